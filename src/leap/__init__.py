@@ -1,0 +1,17 @@
+"""LEAP: sentence embeddings that may stop early, from training to a gated registry."""
+
+import os
+
+__version__ = "0.1.0"
+
+# Telemetry is off before any library is imported; a user's own setting of these variables wins.
+for name, value in {
+    "DO_NOT_TRACK": "1",
+    "DVC_NO_ANALYTICS": "1",
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+    "MLFLOW_DISABLE_AGENT_HINTS": "true",
+    "GX_ANALYTICS_ENABLED": "false",
+    "HF_HUB_DISABLE_TELEMETRY": "1",
+    "TOKENIZERS_PARALLELISM": "false",
+}.items():
+    os.environ.setdefault(name, value)

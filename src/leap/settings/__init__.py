@@ -1,0 +1,228 @@
+"""The settings: one reader, which sees params.yaml exactly as DVC does and validates it whole.
+
+All mistakes are reported at once, each with its key, before any work.
+"""
+
+from pathlib import Path
+from typing import Annotated, Any, Self
+
+from pydantic import Field, ValidationError, model_validator
+from ruamel.yaml import YAML
+from ruamel.yaml.error import YAMLError
+
+from leap.errors import UserError
+from leap.settings.base import Block, Name
+from leap.settings.evaluation import EvaluationSettings, LatencySettings, TrackingSettings
+from leap.settings.gate import GateSettings
+from leap.settings.sources import ModelSource, PairSource, RetrievalSource, TextSource
+from leap.settings.student import ExitSettings, LossSettings, StudentSettings, TrainSettings
+
+__all__ = ["Settings", "VariantSettings", "parse_settings", "read_settings"]
+
+
+class DataSettings(Block):
+    """Training text and where local files lie."""
+
+    folder: str = Field(min_length=1)
+    seed: int = Field(ge=0)
+    min_characters: int = Field(ge=1)
+    max_sentences: int | None = Field(default=None, ge=100)
+    sources: Annotated[dict[Name, TextSource], Field(min_length=1)]
+
+
+class ValidationSettings(Block):
+    """What Great Expectations demands of the extracted sentences."""
+
+    min_rows: int = Field(ge=1)
+    max_characters: int = Field(ge=21)
+    min_english: float = Field(ge=0, le=1)
+    max_truncated: float = Field(ge=0, le=1)
+
+
+class VariantSettings(Block):
+    """A variant's own settings: the shared blocks with the variant's changes applied."""
+
+    name: str
+    description: str
+    checkpoint: ModelSource | None
+    student: StudentSettings
+    loss: LossSettings
+    train: TrainSettings
+    exit: ExitSettings
+
+    @model_validator(mode="after")
+    def _depths_agree(self) -> Self:
+        # A checkpoint's depth is known only when it is loaded; `leap.model.encoder` checks it there.
+        if self.checkpoint is None and self.exit.patience >= self.student.layers:
+            raise ValueError(
+                f"exit.patience {self.exit.patience} must be below the depth, "
+                f"student.layers {self.student.layers}"
+            )
+        if self.checkpoint is None and self.exit.min_layer > self.student.layers:
+            raise ValueError(
+                f"exit.min_layer {self.exit.min_layer} is above the depth, "
+                f"student.layers {self.student.layers}"
+            )
+        if self.train.max_length > self.student.max_length:
+            raise ValueError(
+                f"train.max_length {self.train.max_length} is above "
+                f"student.max_length {self.student.max_length}"
+            )
+        return self
+
+
+class Variant(Block):
+    """One block of `variants`: what differs from the shared blocks, or a ready checkpoint to evaluate."""
+
+    description: str
+    # A model to evaluate as it is, for example the teacher; nothing is trained then.
+    checkpoint: ModelSource | None = None
+    student: dict[str, Any] = {}
+    loss: dict[str, Any] = {}
+    train: dict[str, Any] = {}
+    exit: dict[str, Any] = {}
+
+
+class Settings(Block):
+    """params.yaml."""
+
+    profile: str
+    seeds: Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1)]
+    data: DataSettings
+    validation: ValidationSettings
+    similarity: Annotated[dict[Name, PairSource], Field(min_length=1)]
+    retrieval: Annotated[dict[Name, RetrievalSource], Field(min_length=1)]
+    teacher: ModelSource
+    student: StudentSettings
+    loss: LossSettings
+    train: TrainSettings
+    exit: ExitSettings
+    variants: Annotated[dict[Name, Variant], Field(min_length=1)]
+    evaluation: EvaluationSettings
+    latency: LatencySettings
+    gate: GateSettings
+    tracking: TrackingSettings
+
+    @model_validator(mode="after")
+    def _names_exist(self) -> Self:
+        if self.evaluation.primary_set not in self.similarity:
+            raise ValueError(
+                f"evaluation.primary_set: {self.evaluation.primary_set!r} is not a block of similarity "
+                f"({', '.join(self.similarity)})"
+            )
+        for key in ("baseline", "fixed_depth"):
+            name = getattr(self.gate, key)
+            if name is not None and name not in self.variants:
+                raise ValueError(
+                    f"gate.{key}: {name!r} is not a block of variants ({', '.join(self.variants)})"
+                )
+        if len(set(self.seeds)) < len(self.seeds):
+            raise ValueError(f"seeds: {self.seeds} names a seed twice")
+        return self
+
+    def variant(self, name: str) -> VariantSettings:
+        """The settings of one variant, its changes merged into the shared blocks.
+
+        Raises:
+            UserError: there is no such variant.
+        """
+        if name not in self.variants:
+            raise UserError(f"no variant {name!r} in params.yaml: it has {', '.join(self.variants)}")
+        variant = self.variants[name]
+        return VariantSettings.model_validate(
+            {
+                "name": name,
+                "description": variant.description,
+                "checkpoint": variant.checkpoint and variant.checkpoint.model_dump(),
+                **{
+                    key: merge(getattr(self, key).model_dump(), getattr(variant, key))
+                    for key in ("student", "loss", "train", "exit")
+                },
+            }
+        )
+
+    def names_a_hub(self) -> bool:
+        """Whether any setting names a hub, the only case in which the network may be used."""
+
+        def kinds(value: Any) -> bool:
+            if isinstance(value, dict):
+                return value.get("kind") == "hub" or any(kinds(item) for item in value.values())
+            return isinstance(value, list) and any(kinds(item) for item in value)
+
+        return kinds(self.model_dump(mode="json"))
+
+
+def merge(base: Any, patch: Any) -> Any:
+    """`patch` laid over `base`: mappings merge, null removes a key, all else replaces (RFC 7386).
+
+    A mapping whose `kind` changes is replaced whole: the old kind's keys mean nothing to the new one.
+    """
+    if not isinstance(patch, dict) or not isinstance(base, dict):
+        return patch
+    if "kind" in patch and patch["kind"] != base.get("kind"):
+        return patch
+    merged = dict(base)
+    for key, value in patch.items():
+        if value is None:
+            merged.pop(key, None)
+        else:
+            merged[key] = merge(merged.get(key), value)
+    return merged
+
+
+def read_settings(path: Path) -> Settings:
+    """Reads and validates the settings file.
+
+    Raises:
+        UserError: the file is missing, is not YAML, or has mistakes; all of them are listed.
+    """
+    try:
+        with path.open(encoding="utf-8") as file:
+            # The same call as DVC's (dvc/utils/serialize/_yaml.py), so 5e-5 is a number for both.
+            content = YAML(typ="safe").load(file)
+    except FileNotFoundError:
+        raise UserError(f"{path} is missing: `leap profile embedded` writes it") from None
+    except (YAMLError, UnicodeDecodeError) as error:
+        raise UserError(f"{path} is not valid YAML: {error}") from None
+    return parse_settings(content, str(path))
+
+
+def parse_settings(content: Any, origin: str) -> Settings:
+    """Validates settings that were read from `origin`, variants included, all mistakes at once.
+
+    Raises:
+        UserError: lists every mistake with its key.
+    """
+    try:
+        settings = Settings.model_validate(content)
+    except ValidationError as error:
+        raise UserError(_listed(origin, _messages(error))) from None
+    mistakes: list[str] = []
+    for name in settings.variants:
+        try:
+            settings.variant(name)
+        except ValidationError as error:
+            mistakes += _messages(error, f"variants.{name}.")
+    if mistakes:
+        raise UserError(_listed(origin, mistakes))
+    return settings
+
+
+def _messages(error: ValidationError, prefix: str = "") -> list[str]:
+    lines = []
+    for item in error.errors():
+        # Tags of a union's kind are pydantic's, not keys of the file.
+        tags = ("hub", "local", "package", "cold", "grow")
+        parts = [str(part) for i, part in enumerate(item["loc"]) if not (i and part in tags)]
+        message = item["msg"].removeprefix("Value error, ")
+        if item["type"] == "extra_forbidden":
+            message = "unknown key"
+        elif item["type"] != "missing" and not isinstance(item["input"], dict | Block):
+            message += f" (found {item['input']!r})"
+        key = prefix + ".".join(parts)
+        lines.append(f"{key}: {message}" if parts else prefix + message)
+    return lines
+
+
+def _listed(origin: str, mistakes: list[str]) -> str:
+    return f"{origin} has {len(mistakes)} mistake(s):\n" + "\n".join(f"  - {line}" for line in mistakes)

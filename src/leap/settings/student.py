@@ -1,0 +1,107 @@
+"""The student: its shape, how it starts, its objective and its training (paper, Appendix L)."""
+
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, model_validator
+
+from leap.settings.base import Block, Fraction, Weight
+from leap.settings.sources import ModelSource
+
+
+class ColdStart(Block):
+    """Random layers; embeddings from the teacher's (by PCA where the widths differ) or random too."""
+
+    kind: Literal["cold"]
+    embeddings: Literal["teacher", "random"] = "teacher"
+
+
+class GrownStart(Block):
+    """Layers copied from the teacher: `stack` repeats the whole teacher, `double` repeats each layer."""
+
+    kind: Literal["grow"]
+    order: Literal["stack", "double"]
+
+
+Start = Annotated[ColdStart | GrownStart | ModelSource, Field(discriminator="kind")]
+
+
+class StudentSettings(Block):
+    """A BERT-style encoder."""
+
+    layers: int = Field(ge=1)
+    width: int = Field(ge=8)
+    heads: int = Field(ge=1)
+    intermediate: int = Field(ge=8)
+    max_length: int = Field(ge=8, le=8192)
+    start: Start
+
+    @model_validator(mode="after")
+    def _heads_divide_width(self) -> Self:
+        if self.width % self.heads:
+            raise ValueError(f"width {self.width} is not a multiple of heads {self.heads}")
+        return self
+
+
+class LayerWeights(Block):
+    """w_l of the exit loss: `early` below exit.min_layer, `late` from there on, `final` at the last layer."""
+
+    early: Weight
+    late: Weight
+    final: Weight
+
+    @model_validator(mode="after")
+    def _not_all_zero(self) -> Self:
+        if self.early + self.late + self.final == 0:
+            raise ValueError("at least one of early, late and final must be above 0")
+        return self
+
+
+class LossSettings(Block):
+    """The objective, by the paper's symbols (§3.2 and Appendix L); docs/paper.md has the open points."""
+
+    alpha: Weight
+    beta: Weight
+    beta_student: Weight
+    gamma: Weight
+    delta: Weight
+    epsilon: Weight
+    tau: Annotated[float, Field(ge=-1.0, le=1.0)]
+    tau_c: Annotated[float, Field(gt=0.0)]
+    margin: Literal["sigmoid", "softplus", "hinge"]
+    slope: Annotated[float, Field(gt=0.0)]
+    layer_weights: LayerWeights
+    late_from: int = Field(ge=1)
+    redundancy_clip: Annotated[float, Field(gt=0.0)]
+    ramp: tuple[Fraction, Fraction]
+    layer_map: Literal["uniform", "interpolate"]
+
+    @model_validator(mode="after")
+    def _ramp_rises(self) -> Self:
+        if self.ramp[0] > self.ramp[1]:
+            raise ValueError(f"ramp must rise: {list(self.ramp)}")
+        return self
+
+
+class TrainSettings(Block):
+    """The trainer."""
+
+    epochs: int = Field(ge=1)
+    batch_size: int = Field(ge=2)
+    learning_rate: Annotated[float, Field(gt=0.0)]
+    warmup: Fraction
+    weight_decay: Weight
+    max_grad_norm: Annotated[float, Field(gt=0.0)]
+    max_length: int = Field(ge=8)
+    precision: Literal["fp32", "bf16"]
+    device: str = Field(pattern=r"^(auto|cpu|cuda(:\d+)?)$")
+    log_every: int = Field(ge=1)
+    checkpoint_every: int = Field(ge=1)
+
+
+class ExitSettings(Block):
+    """The deployable exit rule (Algorithm 1): theta, l_min and k."""
+
+    # Above 1 would never exit by rounding luck alone; full depth has its own strategy.
+    threshold: Annotated[float, Field(ge=-1.0, le=1.0)]
+    min_layer: int = Field(ge=1)
+    patience: int = Field(ge=1)
