@@ -4,9 +4,9 @@ All mistakes are reported at once, each with its key, before any work.
 """
 
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Annotated, Any
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, ValidationError
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
@@ -50,25 +50,28 @@ class VariantSettings(Block):
     train: TrainSettings
     exit: ExitSettings
 
-    @model_validator(mode="after")
-    def _depths_agree(self) -> Self:
-        # A checkpoint's depth is known only when it is loaded; `leap.model.encoder` checks it there.
-        if self.checkpoint is None and self.exit.patience >= self.student.layers:
-            raise ValueError(
-                f"exit.patience {self.exit.patience} must be below the depth, "
-                f"student.layers {self.student.layers}"
-            )
-        if self.checkpoint is None and self.exit.min_layer > self.student.layers:
-            raise ValueError(
-                f"exit.min_layer {self.exit.min_layer} is above the depth, "
-                f"student.layers {self.student.layers}"
-            )
+    def contradictions(self) -> list[str]:
+        """What does not fit together, each with its key.
+
+        A ready checkpoint's depth is known only when it loads, and is checked there.
+        """
+        found = []
+        if self.checkpoint is None:
+            depth = self.student.layers
+            if self.exit.min_layer > depth:
+                found.append(
+                    f"exit: min_layer {self.exit.min_layer} is above the depth, student.layers {depth}"
+                )
+            if self.exit.patience >= depth:
+                found.append(
+                    f"exit: patience {self.exit.patience} must be below the depth, student.layers {depth}"
+                )
         if self.train.max_length > self.student.max_length:
-            raise ValueError(
-                f"train.max_length {self.train.max_length} is above "
+            found.append(
+                f"train.max_length: {self.train.max_length} is above "
                 f"student.max_length {self.student.max_length}"
             )
-        return self
+        return found
 
 
 class Variant(Block):
@@ -103,22 +106,21 @@ class Settings(Block):
     gate: GateSettings
     tracking: TrackingSettings
 
-    @model_validator(mode="after")
-    def _names_exist(self) -> Self:
+    def contradictions(self) -> list[str]:
+        """What does not fit together, each with its key."""
+        found = []
         if self.evaluation.primary_set not in self.similarity:
-            raise ValueError(
+            found.append(
                 f"evaluation.primary_set: {self.evaluation.primary_set!r} is not a block of similarity "
                 f"({', '.join(self.similarity)})"
             )
         for key in ("baseline", "fixed_depth"):
             name = getattr(self.gate, key)
-            if name is not None and name not in self.variants:
-                raise ValueError(
-                    f"gate.{key}: {name!r} is not a block of variants ({', '.join(self.variants)})"
-                )
+            if name not in self.variants:
+                found.append(f"gate.{key}: {name!r} is not a block of variants ({', '.join(self.variants)})")
         if len(set(self.seeds)) < len(self.seeds):
-            raise ValueError(f"seeds: {self.seeds} names a seed twice")
-        return self
+            found.append(f"seeds: {self.seeds} names a seed twice")
+        return found + self._resolved("", Variant(description="")).contradictions()
 
     def variant(self, name: str) -> VariantSettings:
         """The settings of one variant, its changes merged into the shared blocks.
@@ -128,7 +130,9 @@ class Settings(Block):
         """
         if name not in self.variants:
             raise UserError(f"no variant {name!r} in params.yaml: it has {', '.join(self.variants)}")
-        variant = self.variants[name]
+        return self._resolved(name, self.variants[name])
+
+    def _resolved(self, name: str, variant: Variant) -> VariantSettings:
         return VariantSettings.model_validate(
             {
                 "name": name,
@@ -196,16 +200,41 @@ def parse_settings(content: Any, origin: str) -> Settings:
     try:
         settings = Settings.model_validate(content)
     except ValidationError as error:
-        raise UserError(_listed(origin, _messages(error))) from None
-    mistakes: list[str] = []
-    for name in settings.variants:
-        try:
-            settings.variant(name)
-        except ValidationError as error:
-            mistakes += _messages(error, f"variants.{name}.")
+        mistakes = [*_messages(error), *_variant_mistakes(content)]
+        raise UserError(_listed(origin, mistakes)) from None
+    mistakes = settings.contradictions() + _variant_mistakes(content)
     if mistakes:
         raise UserError(_listed(origin, mistakes))
     return settings
+
+
+def _variant_mistakes(content: Any) -> list[str]:
+    """The mistakes of each variant with its changes applied, also where the rest has mistakes of its own.
+
+    A mistake that the shared blocks have without the variant's changes is theirs and not listed again.
+    """
+    if not isinstance(content, dict) or not isinstance(content.get("variants"), dict):
+        return []
+    shared = _resolved_mistakes(content, "", {})
+    found = []
+    for name, variant in content["variants"].items():
+        if isinstance(variant, dict):
+            lines = _resolved_mistakes(content, str(name), variant)
+            found += [f"variants.{name}.{line}" for line in lines if line not in shared]
+    return found
+
+
+def _resolved_mistakes(content: dict[str, Any], name: str, variant: dict[str, Any]) -> list[str]:
+    blocks = {
+        key: merge(content.get(key), variant.get(key) or {}) for key in ("student", "loss", "train", "exit")
+    }
+    try:
+        resolved = VariantSettings.model_validate(
+            {"name": name, "description": "", "checkpoint": variant.get("checkpoint"), **blocks}
+        )
+    except ValidationError as error:
+        return _messages(error)
+    return resolved.contradictions()
 
 
 def _messages(error: ValidationError, prefix: str = "") -> list[str]:

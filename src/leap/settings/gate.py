@@ -35,9 +35,9 @@ class GateSettings(Block):
     """What the registry promotes, and by which checks."""
 
     registered_model: Annotated[str, Field(pattern=r"^[A-Za-z0-9][\w.-]*$")]
-    # The variants that a candidate is compared with; null leaves the comparison out.
-    baseline: Name | None
-    fixed_depth: Name | None
+    # The variants that a candidate is compared with; a variant compared with itself drops by nothing.
+    baseline: Name
+    fixed_depth: Name
     # A candidate replaces the champion only if this metric is not worse.
     primary_metric: str
     checks: Annotated[dict[Name, Check], Field(min_length=1)]

@@ -115,9 +115,7 @@ class PackageCollection(RetrievalSetting):
         return self
 
 
-RetrievalSource = Annotated[
-    HubCollection | LocalCollection | PackageCollection, Field(discriminator="kind")
-]
+RetrievalSource = Annotated[HubCollection | LocalCollection | PackageCollection, Field(discriminator="kind")]
 
 
 class HubModel(Block):

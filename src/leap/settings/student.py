@@ -43,7 +43,7 @@ class StudentSettings(Block):
 
 
 class LayerWeights(Block):
-    """w_l of the exit loss: `early` below exit.min_layer, `late` from there on, `final` at the last layer."""
+    """w_l of the exit loss: `early` below late_from, `late` from there on, `final` at the last layer."""
 
     early: Weight
     late: Weight

@@ -1,0 +1,66 @@
+# make help says what there is. Two commands do it all from a fresh clone: `make demo` and `make test`.
+
+PYTHON ?= python3.11
+# The torch build to install. pip's default is right on a machine whose index serves the build you want; else:
+#   make setup TORCH="torch==2.13.0 --index-url https://download.pytorch.org/whl/cpu"     (or .../cu130)
+TORCH ?= torch==2.13.0
+BIN := .venv/bin
+# No import of pip's own checks, no bytecode for code that is never run: both cost minutes here.
+INSTALL := $(BIN)/pip install --quiet --no-compile --disable-pip-version-check
+
+export PATH := $(CURDIR)/$(BIN):$(PATH)
+export DVC_NO_ANALYTICS := 1
+export MLFLOW_DISABLE_TELEMETRY := true
+export DO_NOT_TRACK := 1
+
+.DEFAULT_GOAL := help
+.PHONY: help setup setup-dev demo ui test check fix bench clean
+
+help: ## list the commands
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 18
+
+setup: .venv/ready ## make the environment in .venv
+setup-dev: .venv/ready-dev
+
+.venv/ready: requirements.lock pyproject.toml
+	@command -v $(PYTHON) >/dev/null || { echo "error: $(PYTHON) is missing: install Python 3.11, or say make PYTHON=/path/to/python3.11"; exit 1; }
+	@echo "installing the pinned environment into .venv (one to four minutes)"
+	$(PYTHON) -m venv .venv
+	$(INSTALL) -c requirements.lock $(TORCH)
+	$(INSTALL) --no-deps -r requirements.lock
+	$(INSTALL) --no-deps --no-build-isolation -e .
+	@touch $@
+
+.venv/ready-dev: .venv/ready requirements-dev.lock
+	$(INSTALL) --no-deps -r requirements-dev.lock
+	@touch $@
+
+demo: setup ## run the whole pipeline on the embedded profile (about 10 minutes on 2 cores)
+	dvc repro
+	@leap summary
+	@echo "the report: reports/report.html    the runs and models: make ui"
+
+ui: setup ## open MLflow on http://127.0.0.1:5000
+	@leap track
+	mlflow ui --backend-store-uri sqlite:///mlruns/mlflow.db --host 127.0.0.1
+
+test: setup-dev ## run all tests (those on real data need LEAP_DATA)
+	pytest
+
+check: setup-dev ## lint, types, spelling, and that dvc.yaml names the modules in use
+	ruff check .
+	ruff format --check .
+	mypy
+	typos
+	python scripts/stage_dependencies.py --check
+
+fix: setup-dev ## mend what can be mended by a tool
+	ruff check --fix .
+	ruff format .
+	python scripts/stage_dependencies.py
+
+bench: setup ## measure training and encoding on this machine
+	python benchmarks/throughput.py
+
+clean: ## remove results and the environment, keep DVC's cache
+	rm -rf .venv data models evaluations verdicts reports mlruns

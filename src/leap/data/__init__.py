@@ -1,0 +1,1 @@
+"""Text from its sources to files: training sentences, scored pairs, retrieval collections, validation."""

@@ -1,0 +1,96 @@
+"""Scored sentence pairs: from hub or local files to one parquet file, and back for evaluation."""
+
+import math
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from leap.data.sentences import clean
+from leap.data.tables import Row, source_rows
+from leap.errors import UserError
+from leap.files import whole_file
+from leap.settings.sources import PairSource
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+
+class Pairs(NamedTuple):
+    """A set of scored pairs, in the order of its file."""
+
+    sentence1: list[str]
+    sentence2: list[str]
+    scores: "NDArray[np.float64]"
+
+
+def write_pairs(name: str, source: PairSource, folder: Path, target: Path) -> int:
+    """Writes a pair set as parquet (`sentence1`, `sentence2`, `score`); returns how many pairs it has.
+
+    The scale is 0 to 5 for `similarity` (STS-B) and 0 or 1 for `duplicates` (QQP); `max_pairs` takes the
+    first.
+
+    Raises:
+        UserError: files or columns are missing, or a row is not a scored pair; names the file and the row.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    columns = (source.columns.sentence1, source.columns.sentence2, source.columns.score)
+    rows = islice(source_rows(source, columns, folder), source.max_pairs)
+    pairs = [_pair(row, columns, source.task) for row in rows]
+    scores = {score for _, _, score in pairs}
+    if len(scores) < 2:
+        raise UserError(
+            f"similarity.{name}: all {len(pairs)} pairs have the score {scores.pop()}, nothing can be "
+            "ranked: look at its file, its column for `score` and max_pairs"
+        )
+    schema = pa.schema([("sentence1", pa.string()), ("sentence2", pa.string()), ("score", pa.float64())])
+    with whole_file(target) as beside:
+        pq.write_table(pa.table([list(column) for column in zip(*pairs, strict=True)], schema=schema), beside)
+    return len(pairs)
+
+
+def read_pairs(path: Path) -> Pairs:
+    """Reads what `write_pairs` wrote; scores are float64 `[n]`.
+
+    Raises:
+        UserError: the file is missing.
+    """
+    import pyarrow.parquet as pq
+
+    if not path.is_file():
+        raise UserError(f"{path} is missing: `dvc repro extract` writes it")
+    table = pq.read_table(path)
+    sentence1, sentence2 = (table.column(name).to_pylist() for name in ("sentence1", "sentence2"))
+    # A copy: what pyarrow gives may not be written to.
+    return Pairs(sentence1, sentence2, table.column("score").to_numpy().copy())
+
+
+def _pair(row: Row, columns: tuple[str, str, str], task: str) -> tuple[str, str, float]:
+    first, second, score = row.values
+    return (
+        _sentence(first, columns[0], row),
+        _sentence(second, columns[1], row),
+        _score(score, columns[2], row, task),
+    )
+
+
+def _sentence(value: Any, column: str, row: Row) -> str:
+    if not isinstance(value, str) or not clean(value):
+        raise UserError(f"{row.file}, row {row.number}, {column}: expected a sentence, found {value!r}")
+    return clean(value)
+
+
+def _score(value: Any, column: str, row: Row, task: str) -> float:
+    try:
+        score = float(value)
+    except (TypeError, ValueError):
+        score = math.nan
+    if task == "duplicates":
+        valid, expected = score in (0.0, 1.0), "0 or 1 (task duplicates)"
+    else:
+        valid, expected = 0.0 <= score <= 5.0, "a number from 0 to 5 (task similarity)"
+    if not valid:
+        raise UserError(f"{row.file}, row {row.number}, {column}: expected {expected}, found {value!r}")
+    return score

@@ -1,0 +1,74 @@
+"""Where and with what a number was measured: versions, hardware, commit. Written into every evidence file."""
+
+import os
+import platform
+import re
+import subprocess
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+CPU_INFO = Path("/proc/cpuinfo")
+
+
+def environment(device: str) -> dict[str, Any]:
+    """What a measurement depends on beside its settings and data.
+
+    Args:
+        device: where the model ran, "cpu" or "cuda" with or without an index.
+
+    Returns:
+        python, torch, transformers, platform, cpu, cores (those this process may use), card (on CUDA only),
+        commit and dirty (null outside a git repository).
+    """
+    card = {"card": card_name(device)} if device.startswith("cuda") else {}
+    return {
+        "python": platform.python_version(),
+        "torch": package_version("torch"),
+        "transformers": package_version("transformers"),
+        "platform": platform.platform(),
+        "cpu": cpu_name(),
+        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        **card,
+        **commit(Path.cwd()),
+    }
+
+
+def package_version(package: str) -> str | None:
+    """The installed version by the package's metadata, without importing it; null if it is absent."""
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def cpu_name() -> str:
+    """The CPU's model name, or the architecture where the system does not tell."""
+    if CPU_INFO.is_file():
+        found = re.search(r"^model name\s*:\s*(.+)$", CPU_INFO.read_text(errors="replace"), re.MULTILINE)
+        if found:
+            return found.group(1).strip()
+    return platform.processor() or platform.machine()
+
+
+def card_name(device: str) -> str:
+    """The name of a CUDA card."""
+    import torch  # takes seconds, and is loaded already where a card was used
+
+    return torch.cuda.get_device_name(torch.device(device))
+
+
+def commit(folder: Path) -> dict[str, Any]:
+    """The git commit of the project at `folder`, and whether tracked files differ from it."""
+    try:
+        # One process for both facts; --exclude '*' keeps tags out, so the answer is always the hash.
+        described = subprocess.run(
+            ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude", "*"],
+            cwd=folder,
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return {"commit": None, "dirty": None}
+    return {"commit": described.removesuffix("-dirty"), "dirty": described.endswith("-dirty")}

@@ -1,0 +1,1 @@
+"""How a checkpoint is measured: layers, similarity, retrieval, latency, and the evidence they write."""

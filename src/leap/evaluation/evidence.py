@@ -1,0 +1,171 @@
+"""Evidence: the JSON files that say what was measured, on which checkpoint, data and machine.
+
+`head` opens every file; `read_evidence` collects the files of one checkpoint and refuses what does not
+belong together. docs/architecture.md, "Evidence", lists the content.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from leap.environment import environment
+from leap.errors import UserError
+from leap.files import read_json, sha256_of
+from leap.settings import Settings
+
+WEIGHTS = "model.safetensors"
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """All evidence of one checkpoint, each file's content as it was written."""
+
+    variant: str
+    seed: int
+    # sha256 of model.safetensors; null where neither model nor evidence is there yet
+    checkpoint: str | None
+    diagnose: dict[str, Any] | None
+    sts: dict[str, dict[str, Any]]
+    retrieval: dict[str, dict[str, Any]]
+    latency: dict[str, Any] | None
+
+
+def head(
+    kind: str,
+    settings: Settings,
+    variant: str,
+    seed: int,
+    checkpoint_folder: Path,
+    data_files: Iterable[Path],
+    device: str,
+) -> dict[str, Any]:
+    """How every evidence file opens.
+
+    Args:
+        kind: "diagnose", "sts", "retrieval" or "latency".
+        settings: the exit settings are the variant's.
+        variant: the variant's name.
+        seed: the seed of its training.
+        checkpoint_folder: holds model.safetensors.
+        data_files: what was measured on; a folder stands for all files in it.
+        device: where the model ran, "cpu" or "cuda".
+
+    Raises:
+        UserError: the checkpoint or a data file is missing.
+    """
+    return {
+        "kind": kind,
+        "variant": variant,
+        "seed": seed,
+        "checkpoint": checkpoint_hash(checkpoint_folder),
+        "exit_rule": exit_rule(settings, variant),
+        "data": data_hashes(data_files),
+        "environment": environment(device),
+    }
+
+
+def exit_rule(settings: Settings, variant: str) -> dict[str, Any]:
+    """The variant's exit settings as evidence names them."""
+    return settings.variant(variant).exit.model_dump(include={"threshold", "min_layer", "patience"})
+
+
+def checkpoint_hash(folder: Path) -> str:
+    """What identifies a checkpoint: the sha256 of its weights.
+
+    Raises:
+        UserError: there are no weights in the folder.
+    """
+    weights = folder / WEIGHTS
+    if not weights.is_file():
+        raise UserError(f"{weights} is missing: `dvc repro` trains it")
+    return sha256_of(weights)
+
+
+def data_hashes(paths: Iterable[Path]) -> dict[str, str]:
+    """The sha256 of each file by its path in the project; a folder stands for all files in it.
+
+    Raises:
+        UserError: a path does not exist.
+    """
+    hashes: dict[str, str] = {}
+    for path in paths:
+        if not path.exists():
+            raise UserError(f"{path} is missing: `dvc repro` extracts it")
+        files = sorted(file for file in path.rglob("*") if file.is_file()) if path.is_dir() else [path]
+        hashes |= {_project_name(file): sha256_of(file) for file in files}
+    return hashes
+
+
+def evidence_files(variant: str, seed: int, settings: Settings, root: Path) -> dict[str, Path]:
+    """Where the evidence of one checkpoint lies, only the sets named in the settings: {"sts/x": path}."""
+    names = ["diagnose", *(f"sts/{name}" for name in settings.similarity)]
+    names += [*(f"retrieval/{name}" for name in settings.retrieval), "latency"]
+    return {name: root / f"{variant}-{seed}" / f"{name}.json" for name in names}
+
+
+def read_evidence(
+    variant: str,
+    seed: int,
+    settings: Settings,
+    root: Path = Path("evaluations"),
+    models: Path = Path("models"),
+    complete: bool = True,
+) -> Evidence:
+    """Collects the evidence of one checkpoint.
+
+    Args:
+        variant: the variant's name.
+        seed: the seed of its training.
+        settings: name the sets and the exit settings that the evidence must have.
+        root: the folder of all evidence.
+        models: the folder of all checkpoints.
+        complete: false leaves out what is missing, for a report of what there is.
+
+    Raises:
+        UserError: a file is missing (if complete), or was measured on another checkpoint, on another
+            checkpoint than the other files, or with other exit settings.
+    """
+    folder = models / f"{variant}-{seed}"
+    checkpoint = checkpoint_hash(folder) if complete or (folder / WEIGHTS).is_file() else None
+    rule = exit_rule(settings, variant)
+    found: dict[str, dict[str, Any]] = {}
+    for name, path in evidence_files(variant, seed, settings, root).items():
+        if complete or path.is_file():
+            found[name] = read_json(path, "dvc repro")
+            checkpoint = checkpoint or found[name].get("checkpoint")
+            _belongs(path, found[name], checkpoint, rule)
+    return Evidence(
+        variant=variant,
+        seed=seed,
+        checkpoint=checkpoint,
+        diagnose=found.get("diagnose"),
+        sts=_below("sts/", found),
+        retrieval=_below("retrieval/", found),
+        latency=found.get("latency"),
+    )
+
+
+def _belongs(path: Path, content: dict[str, Any], checkpoint: str | None, rule: dict[str, Any]) -> None:
+    measured = str(content.get("checkpoint"))
+    if measured != checkpoint:
+        raise UserError(
+            f"{path} was measured on checkpoint {measured[:12]}, not on {str(checkpoint)[:12]}, "
+            "the one there is now: `dvc repro` measures again"
+        )
+    if content.get("exit_rule") != rule:
+        raise UserError(
+            f"{path} was measured with exit settings {content.get('exit_rule')}, "
+            f"the settings say {rule}: `dvc repro` measures again"
+        )
+
+
+def _below(prefix: str, found: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    return {name.removeprefix(prefix): item for name, item in found.items() if name.startswith(prefix)}
+
+
+def _project_name(file: Path) -> str:
+    # A path outside the project says something about this machine, not about the data.
+    if not file.is_absolute():
+        return file.as_posix()
+    return file.relative_to(Path.cwd()).as_posix() if file.is_relative_to(Path.cwd()) else file.name

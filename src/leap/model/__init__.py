@@ -1,0 +1,1 @@
+"""Encoders: where they lie, how they load, start and are saved."""

@@ -1,0 +1,1 @@
+"""The report: a summary of all evidence, its pictures, and the page."""

@@ -1,0 +1,103 @@
+"""The report as one HTML file that needs nothing else, and as Markdown, from the summary and the pictures."""
+
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, select_autoescape
+from markupsafe import Markup
+
+from leap.gate.verdict import mark
+from leap.reporting import plot_data, plots
+from leap.reporting.paper import LABEL, beside_the_paper
+from leap.reporting.summary import COLUMNS, aliases, dig, row, shown, verdict_word
+
+TEMPLATES = Path(__file__).parents[1] / "resources" / "report"
+
+# The gate's viability line for neighbours (paper, Deployment Checklist), drawn where layers are judged by it.
+NEIGHBOURS = 0.8
+
+LAYER_COLUMNS = {
+    "layer": 0,
+    "similarity_to_final": 3,
+    "stability": 3,
+    "exit_rate_converged": 3,
+    "exit_rate_near_final": 3,
+    "nn_at_10": 3,
+    "nn_fail_50": 3,
+    "nn_fail_30": 3,
+    "contraction": 3,
+    "alignment": 3,
+    "viable": 0,
+}
+
+
+def pictures(summary: dict[str, Any], evaluations: Path) -> dict[str, tuple[str, str, list[dict[str, Any]]]]:
+    """Every picture by file name: (caption, SVG, the rows behind it)."""
+    layers = plot_data.layer_rows(summary)
+    exits = plot_data.exit_rows(summary)
+    quality = plot_data.quality_rows(summary)
+    latency = plot_data.latency_rows(summary)
+    losses = plot_data.loss_rows(summary, evaluations)
+    drawn = {
+        "similarity": (
+            "Similarity of each layer to the final one",
+            plots.by_layer(layers, "similarity_to_final", "cosine to the final layer"),
+            layers,
+        ),
+        "stability": (
+            "Stability: each layer against the one before",
+            plots.by_layer(layers, "stability", "cosine to the layer before"),
+            layers,
+        ),
+        "neighbours": (
+            f"Neighbours kept (NN@10) at each layer; the line is the gate's {NEIGHBOURS:g}",
+            plots.by_layer(layers, "nn_at_10", "NN@10", NEIGHBOURS),
+            layers,
+        ),
+        "exits": ("Where texts leave (rule: converged)", plots.exit_distribution(exits), exits),
+        "quality": (
+            "Quality against depth: cut at each layer (line), full (hollow), exited (filled)",
+            plots.quality(quality),
+            quality,
+        ),
+        "losses": ("Training loss", plots.losses(losses), losses),
+    }
+    for batch in sorted({item["batch"] for item in latency}):
+        caption = f"Time a batch of {batch}, by the way the model is run"
+        drawn[f"latency_{batch}"] = (caption, plots.latency(latency, batch), latency)
+    return drawn
+
+
+def render(
+    template: str, summary: dict[str, Any], drawn: dict[str, tuple[str, str, list[dict[str, Any]]]]
+) -> str:
+    """One of the two forms of the report.
+
+    Args:
+        template: "report.html.j2" or "report.md.j2".
+        summary: the content of reports/summary.json.
+        drawn: the result of `pictures`.
+    """
+    environment = Environment(
+        loader=FileSystemLoader(TEMPLATES),
+        autoescape=select_autoescape(enabled_extensions=("html.j2",)),
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    environment.filters |= {"shown": shown, "cell": cell}
+    environment.globals |= {"dig": dig, "mark": mark, "aliases": aliases, "verdict_word": verdict_word}
+    return environment.get_template(template).render(
+        summary=summary,
+        columns=COLUMNS,
+        rows=[row(name, variant) for name, variant in summary["variants"].items()],
+        layer_columns=LAYER_COLUMNS,
+        pictures={name: (caption, Markup(svg)) for name, (caption, svg, _) in drawn.items()},
+        paper_label=LABEL,
+        paper=beside_the_paper(summary),
+    )
+
+
+def cell(value: Any, name: str) -> str:
+    """A number of a layer table; what a layer cannot have (the first layer's stability) is a dash."""
+    return "-" if value is None else shown(value, LAYER_COLUMNS[name])

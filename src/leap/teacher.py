@@ -1,0 +1,208 @@
+"""The teacher's pooled layers, cached as memory-mapped shards with a manifest (docs/architecture.md)."""
+
+import hashlib
+import json
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from leap.errors import UserError
+from leap.exits.encoder import resolve_device
+from leap.files import read_json, sha256_of, whole_file, write_json
+from leap.model.batches import by_length
+from leap.model.encoder import Encoder
+from leap.model.locate import Located
+from leap.model.tokenizer import SentenceTokenizer
+from leap.progress import bar
+
+log = logging.getLogger(__name__)
+
+SHARD_BYTES = 2**30
+SHARD_ROWS = 1024
+BATCH_TOKENS = 2048
+
+
+def build_cache(
+    folder: Path, teacher: Located, sentences: Sequence[str], layers: list[int], max_length: int, device: str
+) -> dict[str, Any]:
+    """Computes what is missing of the cache, shard by shard, and closes it with its manifest.
+
+    Args:
+        folder: of the cache; shards of an interrupted run with the same identity are kept.
+        teacher: the checked teacher.
+        sentences: the training text in order.
+        layers: teacher layers to keep, ascending, 0 being the embedding layer.
+        max_length: tokens; not more than the student sees.
+        device: cpu, cuda or auto.
+
+    Returns:
+        The manifest.
+
+    Raises:
+        UserError: the teacher does not pool by the mean, or its vectors are not finite.
+    """
+    check_mean_pooling(teacher.folder)
+    encoder = Encoder.load(teacher.folder).to(resolve_device(device))
+    tokenizer = SentenceTokenizer(teacher.folder, max_length)
+    identity = {
+        "teacher": teacher.sha256,
+        "tokenizer": sha256_of(teacher.folder / "tokenizer.json"),
+        "pooling": "mean",
+        "max_length": max_length,
+        "dtype": "float16",
+        "width": encoder.config.width,
+        "layers": layers,
+        "rows": len(sentences),
+        "sentences": sha256_of_sentences(sentences),
+    }
+    folder.mkdir(parents=True, exist_ok=True)
+    if _begin(folder, identity):
+        log.info("the teacher cache is whole: nothing to compute")
+        return dict(read_json(folder / "manifest.json", "dvc repro cache_teacher"))
+    rows = _rows_per_shard(len(sentences), len(layers) * encoder.config.width * 2)
+    starts = range(0, len(sentences), rows)
+    shards = []
+    with bar(total=len(sentences), unit="sentence", desc="teacher") as progress:
+        for number, start in enumerate(starts):
+            part = sentences[start : start + rows]
+            path = folder / f"shard-{number:05d}.bin"
+            if not _is_whole(path):
+                _write_shard(path, _pooled(encoder, tokenizer(part), layers), start)
+            shards.append(read_json(path.with_suffix(".json"), "dvc repro cache_teacher"))
+            progress.update(len(part))
+    manifest = identity | {"shards": shards}
+    write_json(folder / "manifest.json", manifest)
+    for path in (*folder.glob("shard-*.json"), folder / "building.json"):
+        path.unlink(missing_ok=True)
+    return manifest
+
+
+class TeacherCache:
+    """A whole cache, opened for reading."""
+
+    def __init__(self, folder: Path, sentences: Sequence[str], teacher: str) -> None:
+        """Opens and checks the cache.
+
+        Args:
+            folder: of the cache.
+            sentences: the training text in order, which must be the cached one.
+            teacher: sha256 of the teacher's weights, likewise.
+
+        Raises:
+            UserError: the cache is of another teacher or text, or a shard is missing or changed.
+        """
+        manifest = read_json(folder / "manifest.json", "dvc repro cache_teacher")
+        for key, wanted in {"teacher": teacher, "sentences": sha256_of_sentences(sentences)}.items():
+            if manifest[key] != wanted:
+                raise UserError(
+                    f"{folder}/manifest.json: {key} is {manifest[key][:12]}…, expected {wanted[:12]}…: the "
+                    "cache belongs to another run; `dvc repro cache_teacher` makes the right one"
+                )
+        self.layers: list[int] = manifest["layers"]
+        self.width: int = manifest["width"]
+        self._starts = np.cumsum([0, *(shard["rows"] for shard in manifest["shards"])])
+        self._shards = [self._open(folder, shard) for shard in manifest["shards"]]
+
+    def rows(self, indices: "np.ndarray[Any, np.dtype[np.int64]]") -> Tensor:
+        """The pooled layers of some sentences, [S, B, D_t] float32, in the order of `indices`."""
+        out = np.empty((len(indices), len(self.layers), self.width), dtype=np.float16)
+        shard_of = np.searchsorted(self._starts, indices, side="right") - 1
+        for number in np.unique(shard_of):
+            chosen = shard_of == number
+            out[chosen] = self._shards[number][indices[chosen] - self._starts[number]]
+        return torch.from_numpy(out).transpose(0, 1).float()
+
+    def _open(self, folder: Path, shard: dict[str, Any]) -> "np.memmap[Any, np.dtype[np.float16]]":
+        path = folder / shard["file"]
+        if not path.exists() or sha256_of(path) != shard["sha256"]:
+            raise UserError(
+                f"{path} is missing or does not match the manifest's sha256: "
+                "delete the folder and run `dvc repro cache_teacher`"
+            )
+        return np.memmap(path, np.float16, "r", shape=(shard["rows"], len(self.layers), self.width))
+
+
+def sha256_of_sentences(sentences: Sequence[str]) -> str:
+    """The hash of the sentences and their order."""
+    digest = hashlib.sha256()
+    for sentence in sentences:
+        digest.update(sentence.encode("utf-8", "replace") + b"\n")
+    return digest.hexdigest()
+
+
+def check_mean_pooling(folder: Path) -> None:
+    """Refuses a sentence-transformers model that does not pool by the mean, as the paper's p_l do.
+
+    Raises:
+        UserError: another pooling mode is set.
+    """
+    path = folder / "1_Pooling" / "config.json"
+    if not path.exists():
+        return
+    content = json.loads(path.read_text())
+    # sentence-transformers 5 writes one name, older versions a flag a mode.
+    flags = {
+        key.removeprefix("pooling_mode_") for key, on in content.items() if "pooling_mode_" in key and on
+    }
+    modes = {content["pooling_mode"]} if "pooling_mode" in content else flags
+    if not modes <= {"mean", "mean_tokens"}:
+        raise UserError(
+            f"{path}: the teacher pools by {', '.join(sorted(modes))}; LEAP's vectors are means over the "
+            "tokens: choose a teacher with mean pooling"
+        )
+
+
+def _begin(folder: Path, identity: dict[str, Any]) -> bool:
+    """Whether the cache is whole already; else keeps only shards of the same identity."""
+    manifest, building = folder / "manifest.json", folder / "building.json"
+    if manifest.exists():
+        found = json.loads(manifest.read_text())
+        shards = found.pop("shards")
+        whole = all(
+            (folder / shard["file"]).exists() and sha256_of(folder / shard["file"]) == shard["sha256"]
+            for shard in shards
+        )
+        if found == identity and whole:
+            return True
+    if not building.exists() or json.loads(building.read_text()) != identity:
+        for path in (*folder.glob("shard-*"), manifest):
+            path.unlink(missing_ok=True)
+        write_json(building, identity)
+    return False
+
+
+def _rows_per_shard(rows: int, row_bytes: int) -> int:
+    # About 1 GB each, but a small cache has several too, so that a kill never costs all of it.
+    return min(max(SHARD_ROWS, -(-rows // 16)), max(1, SHARD_BYTES // row_bytes))
+
+
+def _is_whole(path: Path) -> bool:
+    side = path.with_suffix(".json")
+    return side.exists() and path.exists() and sha256_of(path) == json.loads(side.read_text())["sha256"]
+
+
+def _write_shard(path: Path, rows: "np.ndarray[Any, np.dtype[np.float16]]", start: int) -> None:
+    finite = np.isfinite(rows).all(axis=(1, 2))
+    if not finite.all():
+        row = start + int(np.argmin(finite))
+        raise UserError(f"the teacher's vector of sentence {row} of data/sentences.parquet is not finite")
+    with whole_file(path) as beside:
+        rows.tofile(beside)
+    write_json(path.with_suffix(".json"), {"file": path.name, "rows": len(rows), "sha256": sha256_of(path)})
+
+
+@torch.inference_mode()
+def _pooled(
+    encoder: Encoder, token_ids: list[list[int]], layers: list[int]
+) -> "np.ndarray[Any, np.dtype[np.float16]]":
+    out = np.empty((len(token_ids), len(layers), encoder.config.width), dtype=np.float16)
+    mean = max(1, sum(map(len, token_ids)) // len(token_ids))
+    device = encoder.words.weight.device
+    for rows, batch in by_length(token_ids, max(1, BATCH_TOKENS // mean)):
+        out[rows] = encoder(batch.to(device))[layers].transpose(0, 1).half().cpu().numpy()
+    return out

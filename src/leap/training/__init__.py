@@ -1,0 +1,1 @@
+"""Training a student: its text as tokens, its checkpoints, its loop."""

@@ -1,0 +1,160 @@
+"""One training from settings to saved folders."""
+
+import json
+import logging
+import shutil
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from leap.errors import UserError
+from leap.exits.encoder import resolve_device
+from leap.exits.rules import ExitRule
+from leap.files import read_json, sha256_of, sha256_of_json, whole_folder, write_json
+from leap.model.encoder import EncoderConfig
+from leap.model.locate import locate
+from leap.model.student import save_student, start_student, student_tokenizer_folder
+from leap.model.tokenizer import SentenceTokenizer
+from leap.objective import LeapLoss
+from leap.settings import VariantSettings
+from leap.settings.sources import ModelSource
+from leap.teacher import TeacherCache
+from leap.training.checkpoint import TrainingState
+from leap.training.tokens import TokenizedText
+from leap.training.trainer import Line, Trainer
+
+log = logging.getLogger(__name__)
+
+
+# The code that the weights depend on; a change elsewhere leaves a trained student as it is.
+CODE = ("training", "objective", "model", "teacher.py")
+
+
+def train_student(
+    variant: VariantSettings,
+    teacher_source: ModelSource,
+    seed: int,
+    sentences: Sequence[str],
+    cache_folder: Path,
+    folder: Path,
+    record_folder: Path,
+    on_line: Callable[[int, Line], None],
+) -> dict[str, Any]:
+    """Trains a variant and writes its two folders, each whole or not at all.
+
+    A student that is already there and was made from the same settings, data and code is kept; only its exit
+    rule is written anew. So changing theta costs no training.
+
+    Args:
+        variant: its settings.
+        teacher_source: where the teacher lies.
+        seed: of the student's start and the order of the batches.
+        sentences: the training text.
+        cache_folder: the teacher's cache of it.
+        folder: models/<variant>-<seed>, for the student.
+        record_folder: evaluations/<variant>-<seed>/training, for history.jsonl and training.json.
+        on_line: called with every logged step, for a live tracker.
+
+    Returns:
+        What training.json says: checkpoint (sha256 of the weights), steps, seconds, sentences_per_second.
+
+    Raises:
+        UserError: the start does not fit, the cache is another's, or a loss is not finite.
+    """
+    rule = ExitRule(**variant.exit.model_dump())
+    identity = _identity(variant, seed, cache_folder)
+    kept = _kept(folder, record_folder, identity)
+    if kept is not None:
+        log.info("%s is already trained from these settings, data and code: kept", folder)
+        write_json(folder / "leap.json", {"exit": asdict(rule)})
+        return kept
+    teacher = locate(teacher_source)
+    cache = TeacherCache(cache_folder, sentences, teacher.sha256)
+    tokenizer_folder = student_tokenizer_folder(variant.student, teacher.folder)
+    tokenizer = SentenceTokenizer(tokenizer_folder, variant.train.max_length)
+    text = TokenizedText(sentences, tokenizer)
+    counts = text.counts(tokenizer.vocabulary)
+    encoder, projection = start_student(variant.student, teacher.folder, counts, seed)
+    loss = LeapLoss(variant.loss, variant.student.layers, variant.student.width, cache.width)
+    if projection is not None and variant.student.width != cache.width:
+        with torch.no_grad():
+            loss.projection.get_parameter("weight").copy_(projection)
+    device = resolve_device(variant.train.device)
+    trainer = Trainer(encoder, loss, variant.train, text, sentences, cache, seed, device)
+    log.info(
+        "%s: %d sentences of %.1f tokens on average, %d steps on %s",
+        *(variant.name, len(sentences), text.lengths.mean(), trainer.steps, device),
+    )
+    state = TrainingState(folder.with_name(f"{folder.name}.state"), identity)
+    started = time.perf_counter()
+    history = trainer.train(state, on_line)
+    seconds = time.perf_counter() - started
+    with whole_folder(folder) as beside:
+        save_student(encoder.cpu(), beside, tokenizer_folder, variant.student.max_length, rule)
+    result = {
+        "checkpoint": sha256_of(folder / "model.safetensors"),
+        "steps": trainer.steps,
+        "seconds": round(seconds, 1),
+        "sentences_per_second": round(history[-1]["sentences_per_second"], 1),
+        "loss": history[-1]["loss"],
+    }
+    _record(record_folder, history, result, identity)
+    state.clear()
+    return result
+
+
+def take_over(variant: VariantSettings, folder: Path, record_folder: Path) -> dict[str, Any]:
+    """Copies a variant's ready checkpoint to `folder`, with the variant's exit rule as its leap.json.
+
+    Raises:
+        UserError: the checkpoint cannot be had, or the exit rule does not fit its depth.
+    """
+    assert variant.checkpoint is not None
+    located = locate(variant.checkpoint)
+    rule = ExitRule(**variant.exit.model_dump())
+    try:
+        rule.check_depth(EncoderConfig.load(located.folder).layers)
+    except ValueError as error:
+        raise UserError(f"variants.{variant.name}.exit does not fit {located.folder}: {error}") from None
+    with whole_folder(folder) as beside:
+        ignored = shutil.ignore_patterns("*.bin", "*.onnx", ".*", "README.md")
+        shutil.copytree(located.folder, beside, dirs_exist_ok=True, ignore=ignored)
+        write_json(beside / "leap.json", {"exit": asdict(rule)})
+    result = {"checkpoint": located.sha256, "steps": 0}
+    _record(record_folder, [], result, {})
+    return result
+
+
+def _identity(variant: VariantSettings, seed: int, cache_folder: Path) -> dict[str, Any]:
+    """What the weights are made from: they are the same wherever this is the same, on one machine."""
+    settings = variant.model_dump(mode="json", exclude={"name", "description", "checkpoint", "exit"})
+    package = Path(__file__).parents[1]
+    files = sorted(path for name in CODE for path in [package / name, *(package / name).glob("*.py")])
+    return {
+        "settings": sha256_of_json(settings),
+        "seed": seed,
+        "data": sha256_of(cache_folder / "manifest.json"),
+        "code": sha256_of_json([sha256_of(path) for path in files if path.is_file()]),
+    }
+
+
+def _kept(folder: Path, record_folder: Path, identity: dict[str, Any]) -> dict[str, Any] | None:
+    record, weights = record_folder / "training.json", folder / "model.safetensors"
+    if not (record.exists() and weights.exists()):
+        return None
+    result: dict[str, Any] = read_json(record, "dvc repro train")
+    made_from = result.pop("identity", None)
+    return result if made_from == identity and sha256_of(weights) == result["checkpoint"] else None
+
+
+def _record(
+    folder: Path, history: list[dict[str, Any]], result: dict[str, Any], identity: dict[str, Any]
+) -> None:
+    with whole_folder(folder) as beside:
+        lines = "".join(json.dumps(line) + "\n" for line in history)
+        (beside / "history.jsonl").write_text(lines)
+        write_json(beside / "training.json", result | {"identity": identity})

@@ -1,0 +1,49 @@
+"""Scores a checkpoint on one set of sentence pairs: full depth, exited, every layer, truncated.
+
+    python stages/evaluate_sts.py --variant leap --seed 1 --set software
+
+Reads models/<variant>-<seed>/ and data/similarity/<set>.parquet; writes
+evaluations/<variant>-<seed>/sts/<set>.json.
+"""
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from leap.data.pairs import read_pairs
+from leap.errors import UserError
+from leap.evaluation.checkpoint import checkpoint_folder, open_checkpoint
+from leap.evaluation.evidence import head
+from leap.evaluation.similarity import pair_cosines, similarity_figures
+from leap.files import write_json
+from leap.settings import Settings
+from leap.stage import run
+from leap.tracking import log_checkpoint
+
+
+def main(settings: Settings, arguments: argparse.Namespace) -> dict[str, Any]:
+    variant, seed, name, chosen = arguments.variant, arguments.seed, arguments.set, settings.evaluation
+    if name not in settings.similarity:
+        raise UserError(f"similarity has no set {name!r}: it has {', '.join(settings.similarity)}")
+    model, rule = open_checkpoint(settings, variant, seed, chosen.device)
+    data = Path(f"data/similarity/{name}.parquet")
+    pairs = read_pairs(data)
+    cosines = pair_cosines(model, pairs.sentence1, pairs.sentence2, rule, chosen.batch_size)
+    task = settings.similarity[name].task
+    evidence = {
+        **head("sts", settings, variant, seed, checkpoint_folder(variant, seed), [data], str(model.device)),
+        **similarity_figures(cosines, pairs.scores, task, chosen.bootstrap, chosen.seed),
+    }
+    write_json(Path(f"evaluations/{variant}-{seed}/sts/{name}.json"), evidence)
+    log_checkpoint(settings, variant, seed)
+    return {
+        "stage": "evaluate_sts",
+        "variant": variant,
+        "seed": seed,
+        "set": name,
+        **{key: evidence[key] for key in ("spearman_full", "spearman_exit", "expected_layers")},
+    }
+
+
+if __name__ == "__main__":
+    run(main, __doc__, ("variant", "seed", "set"))

@@ -1,0 +1,239 @@
+"""The real `dvc repro` on a tiny profile in a temporary repository, and what a user does next."""
+
+import json
+import os
+import re
+import shutil
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from leap.profiles import compose
+
+PROJECT = Path(__file__).parents[2]
+TRACKED = ("src", "stages", "profiles", "dvc.yaml", "requirements.lock", ".dvc", ".dvcignore", ".gitignore")
+TINY = (
+    "data.max_sentences=600",
+    "data.sources.docstrings.packages=[sqlalchemy]",
+    "retrieval.docstrings.packages=[sqlalchemy]",
+    "retrieval.docstrings.queries=30",
+    "retrieval.docstrings.documents=60",
+    "validation.min_rows=300",
+    "student.layers=3",
+    "student.width=32",
+    "student.heads=2",
+    "student.intermediate=64",
+    "train.epochs=1",
+    "train.batch_size=32",
+    "train.log_every=5",
+    "loss.late_from=2",
+    "exit.min_layer=2",
+    "variants={baseline: {description: plain, loss: {beta: 0.0, epsilon: 0.0, gamma: 0.0}},"
+    " leap: {description: the paper's}}",
+    "gate.fixed_depth=baseline",
+    "latency.iterations=5",
+    "latency.batch_sizes=[1, 4]",
+    "evaluation.bootstrap=100",
+)
+
+
+class Repository:
+    """A temporary copy of the project under git and DVC."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        root.mkdir()
+        for name in TRACKED:
+            source = PROJECT / name
+            if source.is_dir():
+                ignore = shutil.ignore_patterns("__pycache__", "cache", "tmp", "*.egg-info")
+                shutil.copytree(source, root / name, ignore=ignore)
+            else:
+                shutil.copyfile(source, root / name)
+        self.write(*TINY)
+        self.run("git", "init", "-q")
+        self.run("git", "config", "user.email", "test@example.org")
+        self.run("git", "config", "user.name", "test")
+        self.commit()
+
+    def write(self, *changes: str) -> None:
+        """params.yaml from the embedded profile with changes."""
+        (self.root / "params.yaml").write_text(compose("embedded", PROJECT / "profiles", changes))
+
+    def run(self, *command: str, expect: int = 0) -> str:
+        """A command's output, stdout and stderr together."""
+        environment = os.environ | {
+            "PYTHONPATH": str(self.root / "src"),
+            "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+        }
+        done = subprocess.run(
+            command,
+            cwd=self.root,
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == expect, done.stdout[-4000:]
+        return done.stdout
+
+    def commit(self) -> None:
+        """Commits everything."""
+        self.run("git", "add", "-A")
+        self.run("git", "commit", "-qm", "state")
+
+    def changed(self) -> set[str]:
+        """The stages that DVC would run."""
+        status = json.loads(self.run("dvc", "status", "--json"))
+        return {name.split(":")[-1] for name in status}
+
+    def ran(self, output: str) -> set[str]:
+        """The stages that a repro ran."""
+        return set(re.findall(r"Running stage '([^']+)'", output))
+
+    def json(self, path: str) -> Any:
+        """A result file."""
+        return json.loads((self.root / path).read_text())
+
+
+@pytest.fixture(scope="module")
+def repository(tmp_path_factory: pytest.TempPathFactory) -> Repository:
+    """Reproduced once; the tests run in the order of the file and build on it."""
+    repository = Repository(tmp_path_factory.mktemp("pipeline") / "project")
+    repository.run("dvc", "repro")
+    repository.commit()
+    return repository
+
+
+def test_the_summary_has_what_others_read(repository: Repository) -> None:
+    summary = repository.json("reports/summary.json")
+    assert summary["profile"] == "embedded"
+    assert set(summary["variants"]) == {"baseline", "leap"}
+    leap = summary["variants"]["leap"]
+    assert [layer["layer"] for layer in leap["layers"]] == [1, 2, 3]
+    for key in (
+        "similarity_to_final",
+        "stability",
+        "exit_rate_converged",
+        "exit_rate_near_final",
+        "nn_at_10",
+        "nn_fail_50",
+    ):
+        assert key in leap["layers"][1]
+    assert leap["layers"][2]["similarity_to_final"] == pytest.approx(1.0)
+    assert 2 <= leap["exit"]["expected_layers"] <= 3
+    assert leap["exit"]["layer_reduction"] == pytest.approx(3 / leap["exit"]["expected_layers"])
+    assert leap["sts"]["ci95"][0] <= leap["sts"]["spearman_exit"] <= leap["sts"]["ci95"][1]
+    assert 0 <= leap["retrieval"]["docstrings"]["ndcg_at_10_exit"] <= 1
+    assert leap["gate"]["passed"] in (True, False)
+    assert {row["path"] for row in leap["latency"]} == {"full", "exit", "monitored", "truncated"}
+    for file in ("report.html", "report.md", "data_docs/index.html"):
+        assert (repository.root / "reports" / file).stat().st_size > 1000
+
+
+def test_a_second_run_does_nothing_and_leaves_git_clean(repository: Repository) -> None:
+    assert "up to date" in repository.run("dvc", "repro")
+    assert repository.run("git", "status", "--short") == ""
+
+
+def test_every_checkpoint_has_one_finished_run_with_its_figures(repository: Repository) -> None:
+    database = sqlite3.connect(repository.root / "mlruns" / "mlflow.db")
+    runs = database.execute("select run_uuid, status from runs").fetchall()
+    assert [status for _, status in runs] == ["FINISHED", "FINISHED"]
+    tags = dict(database.execute("select value, run_uuid from tags where key = 'leap.variant'"))
+    names = {
+        name for (name,) in database.execute("select key from metrics where run_uuid = ?", (tags["leap"],))
+    }
+    for name in ("train/loss", "train/loss_exit", "train/loss_final", "layers/similarity_to_final"):
+        assert name in names
+
+
+@pytest.mark.parametrize(
+    ("module", "stages"),
+    [
+        ("src/leap/evaluation/layers.py", {"diagnose@baseline-1", "diagnose@leap-1"}),
+        ("src/leap/data/docstrings.py", {"extract"}),
+        ("src/leap/reporting/plots.py", {"report"}),
+        ("stages/validate.py", {"validate"}),
+    ],
+)
+def test_editing_a_module_reruns_the_stages_that_use_it(
+    repository: Repository, module: str, stages: set[str]
+) -> None:
+    path = repository.root / module
+    text = path.read_text()
+    path.write_text(text + "\n# edited\n")
+    assert repository.changed() == stages
+    path.write_text(text)
+    assert repository.changed() == set()
+
+
+def test_a_new_variant_runs_only_what_is_new(repository: Repository) -> None:
+    more = "variants.shallow={description: two layers, student: {layers: 2}}"
+    repository.write(*TINY, more)
+    ran = repository.ran(repository.run("dvc", "repro"))
+    ran -= {"cache_teacher", "report"}  # the cache finds itself whole, the report shows all variants
+    assert ran == {
+        f"{stage}@shallow-1{suffix}"
+        for stage, suffix in {
+            "train": "",
+            "diagnose": "",
+            "evaluate_sts": "-software",
+            "evaluate_retrieval": "-docstrings",
+            "benchmark_latency": "",
+            "gate": "",
+        }.items()
+    }
+    repository.commit()
+
+
+def test_another_threshold_trains_nothing(repository: Repository) -> None:
+    weights = repository.root / "models" / "leap-1" / "model.safetensors"
+    before = repository.json("evaluations/leap-1/diagnose.json")["exit"]["expected_layers"]
+    checkpoint = weights.read_bytes()
+    repository.write(*TINY, "variants.leap.exit={threshold: 1.0}")
+    output = repository.run("dvc", "repro", "diagnose@leap-1")
+    assert "is already trained from these settings, data and code: kept" in output
+    assert weights.read_bytes() == checkpoint
+    after = repository.json("evaluations/leap-1/diagnose.json")["exit"]["expected_layers"]
+    assert after > before or before == after == 3
+    repository.run("git", "checkout", "-q", ".")
+    repository.run("dvc", "checkout", "-q")
+
+
+def test_an_experiment_with_another_setting_shows_in_mlflow(repository: Repository) -> None:
+    repository.run("dvc", "exp", "run", "-S", "train.learning_rate=3e-5", "train@leap-1")
+    database = sqlite3.connect(repository.root / "mlruns" / "mlflow.db")
+    rates = database.execute("select value from params where key = 'train.learning_rate'").fetchall()
+    assert sorted(float(rate) for (rate,) in rates) == [3e-5, 2e-3, 2e-3, 2e-3]
+
+
+@pytest.mark.parametrize(
+    ("changes", "stage", "message"),
+    [
+        (("data.folder=nowhere",), "extract", "nowhere"),
+        (("similarity.software.columns={score: grade}",), "extract", "grade"),
+        (("data.sources.docstrings.packages=[no-such-package]",), "extract", "no-such-package"),
+        ((f"teacher.sha256={'0' * 64}",), "cache_teacher", "sha256"),
+        (("validation.min_rows=100000",), "validate", "100000"),
+    ],
+)
+def test_bad_input_is_one_message_and_nothing_half_written(
+    repository: Repository, changes: tuple[str, ...], stage: str, message: str
+) -> None:
+    results = [path for path in (repository.root / "data").rglob("*") if path.is_file()]
+    before = {path: path.read_bytes() for path in results}
+    repository.write(*TINY, *changes)
+    output = repository.run(sys.executable, f"stages/{stage}.py", expect=1)
+    assert output.count("error: ") == 1
+    assert message in output
+    assert "Traceback" not in output
+    kept = {path: path.read_bytes() for path in (repository.root / "data").rglob("*") if path.is_file()}
+    if stage != "validate":  # which leaves its page and its results to be looked at
+        assert kept == before
+    repository.write(*TINY)

@@ -1,0 +1,174 @@
+"""Tracking and registry against a real MLflow server, up, down and up again."""
+
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import made_evidence
+import pytest
+from made_evidence import made_settings, write_evidence
+from made_store import fresh_store
+
+import leap
+from leap.errors import UserError
+from leap.evaluation.evidence import checkpoint_hash
+from leap.gate.registry import promote
+from leap.settings import Settings
+from leap.tracking import Tracking, log_checkpoint
+
+pytestmark = pytest.mark.server
+
+
+class Server:
+    """`mlflow server` on a free loopback port, which keeps its data over a stop and a start."""
+
+    def __init__(self, folder: Path) -> None:
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.port = free.getsockname()[1]
+        self.uri = f"http://127.0.0.1:{self.port}"
+        self.folder = folder
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        database = self.folder / "server.db"
+        if not database.exists():
+            # A store made before: the server's first start would spend its time on creating one.
+            shutil.copyfile(Path(fresh_store().name) / "mlruns" / "mlflow.db", database)
+        command = [sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--workers", "1"]
+        command += ["--port", str(self.port), "--backend-store-uri", f"sqlite:///{self.folder}/server.db"]
+        command += ["--artifacts-destination", str(self.folder / "stored")]
+        with (self.folder / "server.log").open("ab") as log:
+            self.process = subprocess.Popen(command, stdout=log, stderr=log, cwd=self.folder)
+        for _ in range(300):
+            try:
+                urllib.request.urlopen(f"{self.uri}/health", timeout=1)
+                return
+            except (urllib.error.URLError, TimeoutError):
+                assert self.process.poll() is None, (self.folder / "server.log").read_text()
+                time.sleep(0.2)
+        raise AssertionError("the server did not start in a minute")
+
+    def stop(self) -> None:
+        if self.process is not None:
+            self.process.terminate()
+            self.process.wait(timeout=20)
+            self.process = None
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    server = Server(tmp_path_factory.mktemp("server"))
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def settings(server: Server) -> Settings:
+    return made_settings(tracking={"uri": server.uri, "experiment": "test"})
+
+
+@pytest.fixture(autouse=True)
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path / "project"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    return folder
+
+
+def the_run(settings: Settings) -> Any:
+    (run,) = Tracking.open(settings, required=True).find({"leap.variant": "leap"})
+    return run
+
+
+def test_down_then_up(project: Path, server: Server, settings: Settings, caplog: Any) -> None:
+    write_evidence(project, settings, "leap")
+    started = time.monotonic()
+    assert not log_checkpoint(settings, "leap", 1)
+    with Tracking.open(settings).training_run("leap", 1, {}) as live:
+        live.metrics(1, {"loss": 1.0})
+        live.finish("c" * 64)
+    assert time.monotonic() - started < 15
+    assert "cannot be used" in caplog.text
+    assert "the next stage or `leap track` logs what is missing" in caplog.text
+    with pytest.raises(UserError, match=r"tracking.uri: MLflow at http://127.0.0.1:\d+ cannot be used"):
+        Tracking.open(settings, required=True)
+
+    server.start()
+    assert log_checkpoint(settings, "leap", 1)
+    run = the_run(settings)
+    assert run.data.tags["leap.checkpoint"] == checkpoint_hash(Path("models/leap-1"))
+    assert run.data.metrics["exit/rate"] == 0.9
+    assert run.data.metrics["train/loss"] == 1.0
+    client = Tracking.open(settings).client
+    assert client is not None
+    assert len(client.get_metric_history(run.info.run_id, "layers/similarity_to_final")) == 4
+    assert {item.path for item in client.list_artifacts(run.info.run_id)} == {"checkpoint", "evidence"}
+    local = client.download_artifacts(run.info.run_id, "checkpoint/model.safetensors", str(project))
+    assert Path(local).read_bytes() == b"leap-1"
+    assert not Path("mlruns/mlflow.db").exists()
+
+    assert log_checkpoint(settings, "leap", 1)
+    assert len(client.get_metric_history(run.info.run_id, "train/loss")) == 3
+
+
+def test_promotion_on_a_server(project: Path, server: Server, settings: Settings) -> None:
+    write_evidence(project, settings, "leap")
+    log_checkpoint(settings, "leap", 1)
+    verdict = {
+        "variant": "leap",
+        "seed": 1,
+        "checkpoint": checkpoint_hash(Path("models/leap-1")),
+        "passed": True,
+        "primary_metric": {"metric": "sts.spearman_exit", "value": 0.8},
+        "checks": [{"name": "rate", "passed": True, "severity": "refuse", "reason": "fine"}],
+    }
+    tracking = Tracking.open(settings, required=True)
+    placed = promote(tracking, verdict, {"pairs": "hash"})
+    assert placed.aliases == ["champion"]
+    assert promote(tracking, verdict, {"pairs": "hash"}) == placed
+    import mlflow
+
+    local = mlflow.artifacts.download_artifacts("models:/leap@champion", dst_path=str(project / "got"))
+    assert next(Path(local).rglob("model.safetensors")).read_bytes() == b"leap-1"
+
+
+def test_a_server_that_goes_while_a_training_runs(project: Path, server: Server, settings: Settings) -> None:
+    with Tracking.open(settings, required=True).training_run("baseline", 1, {}) as live:
+        live.metrics(20, {"loss": 3.0})
+        server.stop()
+        started = time.monotonic()
+        for step in range(40, 140):
+            live.metrics(step, {"loss": 1.5})
+        write_evidence(project, settings, "baseline")
+        live.finish(checkpoint_hash(Path("models/baseline-1")))
+        assert time.monotonic() - started < 10
+    assert not log_checkpoint(settings, "baseline", 1)
+
+
+def test_processes_that_create_the_store_together_share_it(project: Path) -> None:
+    code = (
+        "from made_evidence import made_settings\nfrom leap.tracking import Tracking\n"
+        "print(Tracking.open(made_settings(), required=True).experiment)"
+    )
+    path = f"{Path(leap.__file__).parents[1]}{os.pathsep}{Path(made_evidence.__file__).parent}"
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", code],
+            env={**os.environ, "PYTHONPATH": path},
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for _ in range(2)
+    ]
+    answers = [process.communicate(timeout=60)[0] for process in processes]
+    assert [process.returncode for process in processes] == [0, 0]
+    assert len(set(answers)) == 1

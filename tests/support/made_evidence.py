@@ -1,0 +1,169 @@
+"""A project folder with checkpoints and evidence as the stages write them, values chosen by a test."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from ruamel.yaml import YAML
+
+from leap.evaluation.evidence import head
+from leap.settings import Settings, parse_settings
+
+DEPTH = 4
+EMBEDDED = Path(__file__).parents[2] / "profiles" / "embedded.yaml"
+
+
+def made_settings(**blocks: Any) -> Settings:
+    """The embedded profile with changes to whole blocks, two retrieval sets and two variants besides."""
+    content = YAML(typ="safe").load(EMBEDDED.read_text())
+    content["retrieval"]["second"] = dict(content["retrieval"]["docstrings"])
+    for name, change in blocks.items():
+        content[name] = {**content[name], **change} if isinstance(change, dict) else change
+    return parse_settings(content, "test")
+
+
+def write_checkpoint(folder: Path, weights: bytes) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "model.safetensors").write_bytes(weights)
+    (folder / "config.json").write_text(json.dumps({"hidden_size": 32}))
+
+
+def write_evidence(
+    project: Path,
+    settings: Settings,
+    variant: str,
+    seed: int = 1,
+    weights: bytes | None = None,
+    **changes: Any,
+) -> None:
+    """Writes checkpoint, evidence and history; `changes` are laid over diagnose, sts, retrieval, latency."""
+    checkpoint = project / "models" / f"{variant}-{seed}"
+    if not (checkpoint / "model.safetensors").exists() or weights:
+        write_checkpoint(checkpoint, weights or f"{variant}-{seed}".encode())
+    folder = project / "evaluations" / f"{variant}-{seed}"
+    data = project / "data" / "pairs.csv"
+    data.parent.mkdir(exist_ok=True)
+    data.write_text("a,b,1\n")
+
+    def write(name: str, kind: str, body: dict[str, Any], change: dict[str, Any]) -> None:
+        path = folder / f"{name}.json"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        opening = head(kind, settings, variant, seed, checkpoint, [data], "cpu")
+        path.write_text(json.dumps({**opening, **body, **change}))
+
+    write("diagnose", "diagnose", diagnose(), changes.get("diagnose", {}))
+    for name in settings.similarity:
+        write(f"sts/{name}", "sts", pairs(), changes.get("sts", {}))
+    for name in settings.retrieval:
+        write(f"retrieval/{name}", "retrieval", collection(), changes.get("retrieval", {}))
+    write("latency", "latency", latency(), changes.get("latency", {}))
+    write_history(folder / "training")
+
+
+def write_history(folder: Path, steps: int = 3) -> None:
+    folder.mkdir(exist_ok=True)
+    lines = [
+        {"step": 20 * i, "epoch": i / 10, "learning_rate": 1e-3, "loss": 3.0 / i, "loss_final": 1.0 / i}
+        for i in range(1, steps + 1)
+    ]
+    (folder / "history.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+
+def diagnose() -> dict[str, Any]:
+    similarity = [0.4, 0.7, 0.96, 1.0]
+    layers = [
+        {
+            "layer": layer,
+            "similarity_to_final": similarity[layer - 1],
+            "stability": None if layer == 1 else 0.5 + 0.12 * layer,
+            "exit_rate_converged": [0.0, 0.0, 0.9, 1.0][layer - 1],
+            "exit_rate_near_final": [0.0, 0.1, 0.8, 1.0][layer - 1],
+            "nn_at_10": [0.3, 0.6, 0.85, 1.0][layer - 1],
+            "nn_fail_50": [0.8, 0.3, 0.02, 0.0][layer - 1],
+            "nn_fail_30": [0.6, 0.1, 0.0, 0.0][layer - 1],
+            "contraction": None if layer in (1, DEPTH) else 0.7,
+            "alignment": None if layer == 1 else 0.2,
+            "viable": layer >= 3,
+        }
+        for layer in range(1, DEPTH + 1)
+    ]
+    return {
+        "n": 500,
+        "set": "software",
+        "depth": DEPTH,
+        "layers": layers,
+        "exit": {
+            "rate": 0.9,
+            "expected_layers": 3.1,
+            "layer_reduction": 4 / 3.1,
+            "layers": {"3": 450, "4": 50},
+            "similarity": 0.965,
+            "similarity_ci95": [0.96, 0.97],
+            "similarity_p05": 0.93,
+            "nn_at_10": 0.86,
+            "nn_at_10_ci95": [0.84, 0.88],
+            "nn_fail_50": 0.02,
+        },
+        "oracle": {"rate": 0.8, "expected_layers": 3.2},
+        "truncation": {"similarity": 0.964, "nn_at_10": 0.865},
+        "monotonic": True,
+        "verdict": "exits and is near",
+    }
+
+
+def pairs() -> dict[str, Any]:
+    return {
+        "n": 250,
+        "task": "similarity",
+        "spearman_full": 0.80,
+        "ci95_full": [0.75, 0.84],
+        "spearman_exit": 0.79,
+        "ci95": [0.74, 0.83],
+        "expected_layers": 3.1,
+        "spearman_by_layer": [0.5, 0.7, 0.785, 0.80],
+        "spearman_truncated": 0.7865,
+    }
+
+
+def collection() -> dict[str, Any]:
+    scores = {
+        f"ndcg_at_{k}_{path}": value
+        for k in (1, 3, 5, 10)
+        for path, value in (("full", 0.50), ("exit", 0.49))
+    }
+    return {
+        "n_queries": 500,
+        "n_documents": 1500,
+        **scores,
+        "recall_at_100_full": 0.9,
+        "recall_at_100_exit": 0.89,
+        "drop": 0.02,
+        "expected_layers_queries": 3.1,
+        "expected_layers_documents": 3.2,
+    }
+
+
+def latency() -> dict[str, Any]:
+    times = {"full": 4.0, "exit": 3.2, "monitored": 4.1, "truncated": 3.1}
+    rows = [
+        {
+            "device": "cpu",
+            "path": path,
+            "batch": batch,
+            "tokens": 12.5,
+            "mixed": path == "exit" and batch > 1,
+            "ms_p50": ms * batch,
+            "ms_p95": 1.1 * ms * batch,
+            "ms_p99": 1.2 * ms * batch,
+            "ms_mean": ms * batch,
+            "ms_std": 0.1,
+            "expected_layers": 4.0 if path in ("full", "monitored") else 3.1,
+            "speed_up": 4.0 / ms,
+            "layer_reduction_realised": 1.29,
+            "monitoring_overhead": 0.025,
+        }
+        for batch in (1, 8)
+        for path, ms in times.items()
+    ]
+    protocol = {"warmup": 5, "iterations": 40, "precision": "fp32"}
+    return {"rows": rows, "speed_up": 1.25, "protocol": protocol}

@@ -1,0 +1,38 @@
+"""Fixtures that several unit tests share."""
+
+import random
+from pathlib import Path
+
+import pytest
+from tiny_models import WORDS, MakeFolder, write_folder
+
+from leap.exits import LeapEncoder
+
+
+@pytest.fixture
+def make_folder(tmp_path: Path) -> MakeFolder:
+    """Builds a tiny model folder: layers, width, seed, normalize."""
+    made = iter(range(100))
+    return lambda **options: write_folder(tmp_path / f"model-{next(made)}", **options)
+
+
+@pytest.fixture(scope="session")
+def tiny_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model of five layers and width 16."""
+    return write_folder(tmp_path_factory.mktemp("models") / "tiny")
+
+
+@pytest.fixture(scope="session")
+def tiny_model(tiny_folder: Path) -> LeapEncoder:
+    """The same, loaded."""
+    return LeapEncoder(tiny_folder, "cpu")
+
+
+@pytest.fixture(scope="session")
+def sentences() -> list[str]:
+    """Sixty different sentences of 1 to 20 words."""
+    generator = random.Random(5)
+    found: dict[str, None] = {}
+    while len(found) < 60:
+        found[" ".join(generator.choices(WORDS, k=generator.randint(1, 20)))] = None
+    return list(found)

@@ -1,0 +1,243 @@
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from made_evidence import made_settings, write_evidence
+
+from leap.evaluation.evidence import Evidence, read_evidence
+from leap.gate.checks import CheckResult, judge, passes, run_checks
+from leap.gate.metrics import Measured, Rivals, data_behind, expand, measure, relative_drop
+from leap.gate.verdict import lines, verdict_of
+from leap.settings.gate import Check
+
+SETTINGS = made_settings()
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def made(project: Path, variant: str = "leap", **changes: Any) -> Evidence:
+    write_evidence(project, SETTINGS, variant, **changes)
+    return read_evidence(variant, 1, SETTINGS)
+
+
+def rivals(project: Path, baseline: float = 0.8, fixed_depth: float = 0.8) -> Rivals:
+    return {
+        "baseline": made(project, "baseline", sts={"spearman_full": baseline}),
+        "fixed_depth": made(project, "fixed_depth", sts={"spearman_full": fixed_depth}),
+    }
+
+
+def value(metric: str, evidence: Evidence, others: Rivals | None = None) -> float | None:
+    return measure(metric, evidence, "software", others or {}).value
+
+
+def check(**settings: Any) -> Check:
+    return Check(metric="exit.rate", **settings)
+
+
+def judged(found: float | None, interval: tuple[float, float] | None = None, **settings: Any) -> CheckResult:
+    return judge("c", check(**settings), Measured("exit.rate", found, interval=interval))
+
+
+@pytest.mark.parametrize(
+    ("bound", "below", "equal", "above"),
+    [
+        ("above", False, False, True),
+        ("at_least", False, True, True),
+        ("below", True, False, False),
+        ("at_most", True, True, False),
+    ],
+)
+def test_bounds_at_the_threshold(bound: str, below: bool, equal: bool, above: bool) -> None:
+    step = math.ulp(0.94)
+    assert judged(0.94 - step, **{bound: 0.94}).passed is below
+    assert judged(0.94, **{bound: 0.94}).passed is equal
+    assert judged(0.94 + step, **{bound: 0.94}).passed is above
+
+
+def test_a_reason_tells_value_and_threshold_apart() -> None:
+    assert judged(0.37, at_least=0.94).reason == "exit.rate 0.37 is below 0.94"
+    assert judged(0.93999999, at_least=0.94).reason == "exit.rate 0.93999999 is below 0.94"
+    assert judged(0.5, above=0.5).reason == "exit.rate 0.5 is not above 0.5"
+    assert judged(0.96, at_least=0.94).reason == "exit.rate 0.96 >= 0.94"
+
+
+def test_the_worse_end_of_the_interval_is_judged() -> None:
+    interval = (0.93, 0.97)
+    assert not judged(0.95, interval, at_least=0.94, by_interval=True).passed
+    assert judged(0.95, interval, at_least=0.94).passed
+    assert not judged(0.95, interval, at_most=0.96, by_interval=True).passed
+    assert judged(0.95, interval, at_most=0.97, by_interval=True).passed
+    reason = judged(0.95, interval, at_least=0.94, by_interval=True).reason
+    assert reason == "exit.rate 0.95: low end of its 95 % interval 0.93 is below 0.94"
+
+
+def test_without_an_interval_the_value_is_judged() -> None:
+    assert judged(0.95, None, at_least=0.94, by_interval=True).passed
+
+
+@pytest.mark.parametrize("key", ["above", "at_least", "below", "at_most"])
+def test_missing_and_not_finite_fail_every_bound(key: str) -> None:
+    missing = judged(None, **{key: 0.5})
+    assert not missing.passed
+    assert "missing or not a finite number" in missing.reason
+    broken = judged(0.5, (math.nan, math.nan), by_interval=True, **{key: 0.5})
+    assert not broken.passed
+    json.dumps(broken.as_json(), allow_nan=False)
+
+
+@given(st.floats(0, 1), st.floats(0, 1))
+def test_interval_checks_are_never_milder_than_the_value(a: float, b: float) -> None:
+    low, high = sorted((a, b))
+    middle = (low + high) / 2
+    for bound in ("above", "at_least", "below", "at_most"):
+        if judged(middle, (low, high), by_interval=True, **{bound: 0.5}).passed:
+            assert judged(middle, (low, high), **{bound: 0.5}).passed
+
+
+def test_metric_paths(project: Path) -> None:
+    evidence = made(project)
+    assert value("exit.rate", evidence) == 0.9
+    assert value("oracle.expected_layers", evidence) == 3.2
+    assert value("truncation.nn_at_10", evidence) == 0.865
+    assert value("sts.spearman_full", evidence) == 0.80
+    assert value("retrieval.second.ndcg_at_10_exit", evidence) == 0.49
+    assert value("latency.speed_up", evidence) == 1.25
+    assert value("exit.typo", evidence) is None
+    assert value("retrieval.absent.drop", evidence) is None
+    assert value("exit.layers", evidence) is None  # counts are no number
+
+
+def test_counts_and_intervals_come_with_the_metric(project: Path) -> None:
+    evidence = made(project)
+
+    def found(metric: str) -> tuple[int | None, tuple[float, float] | None]:
+        measured = measure(metric, evidence, "software", {})
+        return measured.n, measured.interval
+
+    assert found("exit.similarity") == (500, (0.96, 0.97))
+    assert found("sts.spearman_exit") == (250, (0.74, 0.83))
+    assert found("sts.spearman_full") == (250, (0.75, 0.84))
+    assert found("retrieval.second.drop") == (500, None)
+    assert found("latency.speed_up") == (40, None)
+
+
+@pytest.mark.parametrize("broken", [None, math.nan, math.inf, "0.9", True, [0.9]])
+def test_what_is_no_finite_number_is_missing(project: Path, broken: Any) -> None:
+    evidence = made(project)
+    assert evidence.diagnose is not None
+    evidence.diagnose["exit"]["rate"] = broken
+    assert value("exit.rate", evidence) is None
+
+
+def test_a_star_is_every_collection_each_judged(project: Path) -> None:
+    evidence = made(project)
+    evidence.retrieval["second"]["drop"] = 0.2
+    assert expand("retrieval.*.drop", evidence) == ["retrieval.docstrings.drop", "retrieval.second.drop"]
+    results = {r.name: r for r in run_checks(SETTINGS.gate, evidence, "software", rivals(project))}
+    assert results["retrieval.docstrings"].passed
+    assert not results["retrieval.second"].passed
+    assert not passes(list(results.values()))
+
+
+def test_a_star_for_nothing_fails() -> None:
+    empty = Evidence("leap", 1, "c", {}, {}, {}, None)
+    measured = measure(expand("retrieval.*.drop", empty)[0], empty, "software", {})
+    assert not judge("retrieval", Check(metric="retrieval.*.drop", at_most=0.1), measured).passed
+
+
+def test_drops_are_relative_and_against_the_rivals_full_depth(project: Path) -> None:
+    evidence, others = made(project), rivals(project, baseline=0.82, fixed_depth=0.75)
+    assert value("sts.drop_vs_full", evidence) == pytest.approx(1 - 0.79 / 0.80)
+    assert value("sts.drop_vs_baseline", evidence, others) == pytest.approx(1 - 0.79 / 0.82)
+    assert value("sts.drop_vs_fixed_depth", evidence, others) == pytest.approx(1 - 0.79 / 0.75)
+    assert value("sts.drop_vs_fixed_depth", evidence, others) < 0  # type: ignore[operator]
+
+
+@pytest.mark.parametrize("reference", [0.0, -0.1, None])
+def test_a_drop_against_nothing_is_missing(reference: float | None) -> None:
+    assert relative_drop(0.5, reference) is None
+
+
+def test_a_variant_compared_with_itself_is_not_applicable(project: Path) -> None:
+    baseline = made(project, "baseline")
+    itself = measure("sts.drop_vs_baseline", baseline, "software", {"baseline": baseline})
+    result = judge("q", Check(metric="sts.drop_vs_baseline", at_most=0.0), itself)
+    assert (result.passed, result.value) == (True, None)
+    assert result.reason == "sts.drop_vs_baseline is not applicable: baseline is gate.baseline itself"
+
+
+def test_a_comparison_whose_rival_was_not_measured_fails(project: Path) -> None:
+    missing = measure("sts.drop_vs_baseline", made(project), "software", {})
+    result = judge("q", Check(metric="sts.drop_vs_baseline", at_most=0.5), missing)
+    assert not result.passed
+    assert "missing" in result.reason
+
+
+def test_false_convergence_is_named_only_where_similarity_fails(project: Path) -> None:
+    far = made(
+        project,
+        diagnose={
+            "verdict": "exits and is far (false convergence)",
+            "exit": {"rate": 0.97, "similarity": 0.37, "similarity_ci95": [0.36, 0.38], "nn_at_10": 0.9},
+        },
+    )
+    reasons = {r.name: r.reason for r in run_checks(SETTINGS.gate, far, "software", rivals(project))}
+    assert reasons["similarity"].endswith(
+        "is below 0.94: false convergence: consecutive layers agree, yet are far from the final one"
+    )
+    assert "false convergence" not in reasons["nn_at_10"]
+    assert "false convergence" not in reasons["exit_rate"]
+
+
+def test_a_warning_does_not_refuse(project: Path) -> None:
+    evidence, others = made(project), rivals(project)
+    results = run_checks(SETTINGS.gate, evidence, "software", others)
+    failed = [result.name for result in results if not result.passed]
+    assert failed == ["quality_against_fixed_depth"]
+    assert passes(results)
+    verdict = verdict_of(SETTINGS, evidence, others)
+    shown = lines(verdict)
+    assert shown[-1] == "leap-1 passes, with a warning from quality_against_fixed_depth"
+    assert shown[0].startswith("\N{CHECK MARK} exit_rate")
+    assert any(line.startswith("! quality_against_fixed_depth") for line in shown)
+
+
+def test_the_verdict_is_the_contracts_and_repeats_itself(project: Path) -> None:
+    evidence, others = made(project, latency={"speed_up": 1.0}), rivals(project)
+    verdict = verdict_of(SETTINGS, evidence, others)
+    assert list(verdict) == [
+        "variant", "seed", "checkpoint", "passed", "primary_metric", "checks", "registry"
+    ]  # fmt: skip
+    assert verdict["passed"] is False
+    assert verdict["primary_metric"] == {"metric": "sts.spearman_exit", "value": 0.79}
+    assert verdict["checks"][-1] == {
+        "name": "speed_up",
+        "metric": "latency.speed_up",
+        "bound": "> 1",
+        "threshold": 1.0,
+        "value": 1.0,
+        "n": 40,
+        "interval": None,
+        "severity": "refuse",
+        "passed": False,
+        "reason": "latency.speed_up 1 is not above 1",
+    }
+    assert lines(verdict)[-1] == "leap-1 is refused by speed_up"
+    assert json.dumps(verdict, allow_nan=False) == json.dumps(verdict_of(SETTINGS, evidence, others))
+
+
+def test_the_data_behind_a_metric(project: Path) -> None:
+    evidence = made(project)
+    evidence.retrieval["second"]["data"] = {"other": "hash"}
+    assert data_behind("retrieval.second.drop", evidence, "software") == {"other": "hash"}
+    assert list(data_behind("sts.spearman_exit", evidence, "software")) == ["data/pairs.csv"]
+    assert list(data_behind("exit.rate", evidence, "software")) == ["data/pairs.csv"]

@@ -1,0 +1,58 @@
+import numpy as np
+import pytest
+import torch
+from tiny_models import MakeFolder
+
+from leap.errors import UserError
+from leap.evaluation import encode
+from leap.evaluation.encode import full_and_exited, layer_vectors
+from leap.exits import ExitRule, LeapEncoder
+
+RULE = ExitRule(0.885, 2, 2)
+
+
+def test_layer_vectors_in_the_order_of_the_sentences(tiny_model: LeapEncoder, sentences: list[str]) -> None:
+    pooled = layer_vectors(tiny_model, sentences, batch_size=7)
+    assert pooled.shape == (6, 60, 16)
+    for layer in (1, 3, 5):
+        expected = tiny_model.encode(sentences, strategy="fixed", layer=layer)
+        np.testing.assert_allclose(pooled[layer].numpy(), expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("chunk", [1, 7, 60, 1000])
+def test_both_modes_are_those_of_the_runtime(
+    tiny_model: LeapEncoder, sentences: list[str], chunk: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(encode, "CHUNK", chunk)
+    found = full_and_exited(tiny_model, sentences, RULE, batch_size=8)
+    full = tiny_model.encode(sentences, strategy="full", normalize_embeddings=True)
+    exited, layers = tiny_model.encode(
+        sentences,
+        threshold=RULE.threshold,
+        min_layer=RULE.min_layer,
+        patience=RULE.patience,
+        normalize_embeddings=True,
+        return_exit_layers=True,
+    )
+    assert len(set(layers)) == 3
+    assert found.layers.tolist() == layers.tolist()
+    np.testing.assert_allclose(found.full.numpy(), full, atol=1e-5)
+    np.testing.assert_allclose(found.exited.numpy(), exited, atol=1e-5)
+
+
+def test_equal_texts_get_equal_vectors(tiny_model: LeapEncoder, sentences: list[str]) -> None:
+    found = full_and_exited(tiny_model, [*sentences, *sentences[::-1]], RULE, batch_size=7)
+    assert found.full.shape == (120, 16)
+    assert found.full[:60].equal(found.full[60:].flip(0))
+    assert found.exited[:60].equal(found.exited[60:].flip(0))
+    assert found.layers[:60].equal(found.layers[60:].flip(0))
+
+
+def test_a_damaged_model_is_refused(make_folder: MakeFolder, sentences: list[str]) -> None:
+    model = LeapEncoder(make_folder(), "cpu")
+    with torch.no_grad():
+        model.encoder.layers[3].up.bias[0] = torch.nan
+    with pytest.raises(UserError, match="not finite"):
+        layer_vectors(model, sentences, batch_size=8)
+    with pytest.raises(UserError, match="not finite"):
+        full_and_exited(model, sentences, RULE, batch_size=8)

@@ -1,0 +1,138 @@
+import json
+from itertools import count
+
+import numpy as np
+import pytest
+import torch
+
+from leap.evaluation import latency
+from leap.evaluation.latency import PASSES, is_mixed, latency_figures, random_batches, spread, timed
+from leap.exits import ExitRule, LeapEncoder
+from leap.model.batches import Batch, pack
+from leap.settings.evaluation import LatencySettings
+
+MIXED = ExitRule(0.885, 2, 2)
+
+
+def settings(**changes: object) -> LatencySettings:
+    values = {"batch_sizes": [1, 8], "warmup": 1, "iterations": 10, "device": "cpu", "precision": "fp32"}
+    return LatencySettings.model_validate(values | changes)
+
+
+@pytest.fixture
+def layer_clock(tiny_model: LeapEncoder, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A clock that counts the rows of every layer that is computed: one millisecond each."""
+
+    def milliseconds(path: latency.Forward, batch: Batch) -> float:
+        computed: list[int] = []
+        hooks = [
+            layer.register_forward_hook(lambda _, inputs, __: computed.append(inputs[1].rows))
+            for layer in tiny_model.encoder.layers
+        ]
+        path(batch)
+        for hook in hooks:
+            hook.remove()
+        return float(sum(computed))
+
+    monkeypatch.setattr(latency, "cpu_timer", milliseconds)
+
+
+@pytest.mark.usefixtures("layer_clock")
+def test_every_path_computes_what_its_row_says(tiny_model: LeapEncoder, sentences: list[str]) -> None:
+    figures = latency_figures(tiny_model, sentences, MIXED, settings(iterations=50), seed=1)
+    rows = {(row["path"], row["batch"]): row for row in figures["rows"]}
+    assert set(rows) == {
+        (path, size) for path in ("full", "exit", "monitored", "truncated") for size in (1, 8)
+    }
+    for (path, size), row in rows.items():
+        assert row["device"] == "cpu"
+        assert row["ms_mean"] == pytest.approx(size * row["expected_layers"])
+        assert row["speed_up"] == pytest.approx(5 / row["expected_layers"])
+        assert row["layer_reduction_realised"] == pytest.approx(1.0)
+        if path in ("full", "monitored"):
+            assert row["expected_layers"] == 5
+    assert rows["full", 8]["monitoring_overhead"] is None
+    assert rows["monitored", 8]["monitoring_overhead"] == pytest.approx(0.0)
+    assert 2 < rows["exit", 8]["expected_layers"] < 5
+    assert rows["truncated", 8]["expected_layers"] == round(rows["exit", 8]["expected_layers"])
+    assert rows["exit", 8]["mixed"]
+    assert not rows["exit", 1]["mixed"]
+    assert figures["speed_up"] == rows["exit", 1]["speed_up"]
+    json.dumps(figures, allow_nan=False)
+
+
+def test_a_real_clock(tiny_model: LeapEncoder, sentences: list[str]) -> None:
+    figures = latency_figures(tiny_model, sentences, MIXED, settings(precision="fp16"), seed=1)
+    for row in figures["rows"]:
+        assert 0 < row["ms_p50"] <= row["ms_p95"] <= row["ms_p99"] < 1000
+    protocol = figures["protocol"]
+    assert (protocol["iterations"], protocol["batches"], protocol["warmup"]) == (10, 2, 1)
+    assert protocol["threads"] == torch.get_num_threads()
+    # Half precision is for CUDA; the row says what was measured, and the model stays as it was.
+    assert protocol["precision"] == "fp32"
+    assert tiny_model.encoder.words.weight.dtype == torch.float32
+
+
+def test_speed_up_is_of_the_smallest_batch(tiny_model: LeapEncoder, sentences: list[str]) -> None:
+    figures = latency_figures(tiny_model, sentences, MIXED, settings(batch_sizes=[8, 4]), seed=1)
+    assert figures["protocol"]["speed_up_at_batch"] == 4
+    exits = next(row for row in figures["rows"] if (row["path"], row["batch"]) == ("exit", 4))
+    assert figures["speed_up"] == exits["speed_up"]
+
+
+def test_random_batches_are_seeded_real_sentences() -> None:
+    rows = [[number] * (number % 5 + 1) for number in range(30)]
+    batches = random_batches(rows, 8, 3, seed=1)
+    assert [batch.rows for batch in batches] == [8, 8, 8]
+    for batch in batches:
+        assert len(batch.ids.unique()) == 8
+    assert batches[0].ids.equal(random_batches(rows, 8, 3, seed=1)[0].ids)
+    assert not batches[0].ids.equal(batches[1].ids)
+    assert not batches[0].ids.equal(random_batches(rows, 8, 3, seed=2)[0].ids)
+    assert random_batches(rows[:3], 8, 1, seed=1)[0].rows == 8
+
+
+def test_paths_take_turns_batch_by_batch() -> None:
+    batches = [pack([[1]]), pack([[2]])]
+    calls: list[tuple[str, int]] = []
+    clock = count(1)
+
+    def timer(path: latency.Forward, batch: Batch) -> float:
+        path(batch)
+        return float(next(clock))
+
+    def path(name: str) -> latency.Forward:
+        return lambda batch: calls.append((name, int(batch.ids[0])))
+
+    times = timed({"a": path("a"), "b": path("b")}, batches, 3, timer)
+    assert len(calls) == 2 * 3 + 2 * 2 * PASSES
+    measured = calls[6:]
+    for turn in range(0, len(measured), 2):
+        (one, batch), (other, same) = measured[turn : turn + 2]
+        assert {one, other} == {"a", "b"}
+        assert batch == same == turn // 2 % 2 + 1
+    # Both paths go first equally often.
+    assert [name for name, _ in measured[::2]].count("a") == PASSES
+    assert times["a"].shape == (PASSES, 2)
+    assert sorted([*times["a"].ravel(), *times["b"].ravel()]) == list(range(7, 7 + 4 * PASSES))
+
+
+def test_one_outlier_does_not_move_the_speed_up() -> None:
+    times = np.tile([[10.0, 30.0]], (PASSES, 1))
+    times[2, 0] = 1000.0
+    assert latency._typical(times) == 20.0
+    assert spread(times)["ms_mean"] == pytest.approx((10 * 4 + 30 * 5 + 1000) / 10)
+
+
+def test_spread_by_hand() -> None:
+    found = spread(np.arange(1.0, 102.0).reshape(1, 101))
+    assert found["ms_p50"] == 51.0
+    assert found["ms_p95"] == 96.0
+    assert found["ms_p99"] == 100.0
+    assert found["ms_std"] == pytest.approx(np.std(np.arange(101), ddof=1))
+
+
+def test_is_mixed() -> None:
+    assert is_mixed(torch.tensor([[5, 5], [5, 6]]))
+    # Batches that differ from each other but not within are not mixed.
+    assert not is_mixed(torch.tensor([[5, 5], [6, 6]]))

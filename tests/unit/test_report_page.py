@@ -1,0 +1,144 @@
+import re
+import xml.etree.ElementTree as ElementTree
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+from made_evidence import made_settings, write_evidence
+from test_summary import made
+
+from leap.reporting import plots
+from leap.reporting.page import pictures, render
+from leap.reporting.paper import LABEL, beside_the_paper
+
+SVG = "{http://www.w3.org/2000/svg}"
+VOID = {"meta", "br", "link", "img"}
+
+
+@pytest.fixture
+def summary(tmp_path: Path, monkeypatch) -> dict[str, Any]:
+    monkeypatch.chdir(tmp_path)
+    settings = made_settings()
+    for variant in ("leap", "baseline"):
+        write_evidence(tmp_path, settings, variant)
+    return made(settings)
+
+
+def page(summary: dict[str, Any], form: str = "html") -> str:
+    return render(f"report.{form}.j2", summary, pictures(summary, Path("evaluations")))
+
+
+class Balance(HTMLParser):
+    """Every tag that opens also closes, in order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: Any) -> None:
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+
+def test_the_page_is_whole_and_needs_nothing_from_elsewhere(summary: dict[str, Any]) -> None:
+    text = page(summary)
+    parser = Balance()
+    parser.feed(text)
+    assert parser.open == []
+    assert not re.search(r"<(script|link|img|iframe)\b", text)
+    assert not re.search(r"(src|href)=[\"']?(https?:)?//", text)
+    assert not re.search(r"url\((?!#)", text)
+    assert "prefers-color-scheme: dark" in text
+    assert text.count("<svg") == len(pictures(summary, Path("evaluations")))
+
+
+def test_the_page_says_the_numbers_the_checks_and_the_rules(summary: dict[str, Any]) -> None:
+    for text in (page(summary), page(summary, "md")):
+        assert "3.10 of 4" in text
+        assert "sts.drop_vs_full 0.0125" in text
+        assert "near_final" in text
+        assert "converged" in text
+        assert LABEL in text
+        assert "0.763" in text
+    assert "1.25x" in page(summary)
+
+
+def test_what_is_missing_reads_missing_in_both_forms(summary: dict[str, Any]) -> None:
+    text, markdown = page(summary), page(summary, "md")
+    assert '<tr><td>leap_plus</td><td colspan="8" class="missing">missing</td></tr>' in text
+    assert "| leap_plus | missing | missing | missing |" in markdown
+    assert "### leap_plus: missing\n\nmissing" in markdown
+
+
+def test_nothing_at_all_still_gives_a_page(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    empty = made(made_settings())
+    for form in ("html", "md"):
+        assert "missing" in page(empty, form)
+    svg = plots.by_layer([], "nn_at_10", "NN@10")
+    assert ">missing<" in svg
+
+
+def test_text_of_the_settings_is_escaped(summary: dict[str, Any]) -> None:
+    summary["variants"]["leap"]["description"] = "<script>alert(1)</script> & more"
+    assert "<script>" not in page(summary)
+    assert "&lt;script&gt;alert(1)&lt;/script&gt; &amp; more" in page(summary)
+
+
+def test_the_layer_table_has_a_row_a_layer(summary: dict[str, Any]) -> None:
+    markdown = page(summary, "md")
+    rows = markdown.partition("## Layers")[2].partition("### leap\n")[2].partition("###")[0]
+    assert "| 1 | 0.400 | - | 0.000 | 0.000 | 0.300 | 0.800 | 0.600 | - | - | no |\n" in rows
+    assert "| 3 | 0.960 | 0.860 | 0.900 | 0.800 | 0.850 | 0.020 | 0.000 | 0.700 | 0.200 | yes |\n" in rows
+
+
+def test_the_papers_figures_stand_beside_ours_and_never_fill_in(summary: dict[str, Any]) -> None:
+    figures = {figure.what: figure for figure in beside_the_paper(summary)}
+    assert figures["Spearman, LEAP, exited"].ours == 0.79
+    assert figures["expected layers, near_final"].ours == 3.2  # the oracle's, as in the paper
+    assert figures["similarity to final, layer 7"].ours is None  # this model has four layers
+    assert figures["similarity to final, layer 7"].paper == "0.963"
+    summary["variants"].pop("leap")
+    assert [figure.ours for figure in beside_the_paper(summary)].count(None) == 6
+
+
+def test_pictures_are_svg_with_a_curve_a_variant_and_the_same_every_time(summary: dict[str, Any]) -> None:
+    drawn = pictures(summary, Path("evaluations"))
+    assert list(drawn) == [
+        "similarity", "stability", "neighbours", "exits", "quality", "losses", "latency_1", "latency_8"
+    ]  # fmt: skip
+    for name, (_, svg, _) in drawn.items():
+        tree = ElementTree.fromstring(svg)
+        assert tree.tag == f"{SVG}svg"
+        words = {element.text for element in tree.iter(f"{SVG}text")}
+        assert {"leap", "baseline"} <= words, name
+        assert "currentColor" in svg
+        assert plots.INK not in svg
+        assert "<date>" not in svg
+    assert drawn == pictures(summary, Path("evaluations"))
+
+
+def test_a_batch_of_mixed_exits_has_its_bar(summary: dict[str, Any]) -> None:
+    _, svg, rows = pictures(summary, Path("models"))["latency_8"]
+    assert any(row["mixed"] for row in rows)
+    words = {element.text for element in ElementTree.fromstring(svg).iter(f"{SVG}text")}
+    assert {"full", "exit", "monitored", "truncated"} <= words
+
+
+def test_a_curve_goes_through_its_points() -> None:
+    rows = [{"variant": "a", "layer": layer, "x": value} for layer, value in ((1, 0.0), (2, 1.0), (3, 0.5))]
+    svg = plots.by_layer(rows, "x", "x")
+    tree = ElementTree.fromstring(svg)
+    curve = next(
+        path.attrib["d"]
+        for path in tree.iter(f"{SVG}path")
+        if "stroke: #0072b2" in path.attrib.get("style", "").lower() and path.attrib["d"].count("L") == 2
+    )
+    (x1, y1), (x2, y2), (x3, y3) = [tuple(map(float, p)) for p in re.findall(r"([\d.]+) ([\d.]+)", curve)]
+    assert x2 - x1 == pytest.approx(x3 - x2, abs=0.01)
+    assert y2 < y3 < y1  # SVG counts downwards
+    assert (y1 - y3) == pytest.approx((y1 - y2) / 2, abs=0.01)

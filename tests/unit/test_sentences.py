@@ -1,0 +1,122 @@
+"""The sample of training sentences: clean, unique, free of evaluation texts, independent of the order."""
+
+import random
+import unicodedata
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from leap.data import sentences
+from leap.data.sentences import clean, evaluation_prints, fingerprint, write_sample
+from leap.errors import UserError
+
+TEXTS = [("web", f"This is the sentence with number {i} of the web.") for i in range(300)]
+
+
+def sample(
+    texts: list[tuple[str, str]],
+    target: Path,
+    *,
+    limit: int | None = None,
+    evaluation: set[int] | None = None,
+) -> tuple[list[tuple[str, str]], dict[str, dict[str, int]]]:
+    counts = write_sample(
+        texts, target, seed=1, min_characters=20, max_sentences=limit, evaluation=evaluation or set()
+    )
+    rows = pq.read_table(target).to_pylist()
+    return [(row["sentence"], row["source"]) for row in rows], counts
+
+
+@pytest.mark.parametrize(
+    ("raw", "text"),
+    [
+        ("\ufeffA line\r\nand\x00 a\u00a0second\t one ", "A line and a second one"),
+        ("half \ud83d of a pair", "half of a pair"),
+        ("A\u030angstro\u0308m zero\u200bwidth", "\u00c5ngstr\u00f6m zerowidth"),
+        ("\x00\r\n", ""),
+    ],
+)
+def test_clean(raw: str, text: str) -> None:
+    assert clean(raw) == text
+
+
+@given(st.text(alphabet=st.characters(exclude_categories=())))
+def test_clean_text_is_writable_and_stays_as_it_is(raw: str) -> None:
+    text = clean(raw)
+    text.encode("utf-8")
+    assert clean(text) == text
+    assert unicodedata.is_normalized("NFC", text)
+    assert not {"\n", "\t", "\r", "\x00"} & set(text)
+
+
+def test_fingerprints_ignore_case_and_punctuation_at_the_ends_only() -> None:
+    assert fingerprint("Is it here?") == fingerprint("\u201cis it HERE")
+    assert fingerprint("It is here, now.") != fingerprint("It is here now.")
+    assert fingerprint("a text", seed=1) != fingerprint("a text", seed=2)
+    assert fingerprint("?!") != fingerprint("...")
+
+
+def test_counts_add_up_and_name_every_reason(tmp_path: Path) -> None:
+    texts = [
+        ("web", "A sentence that is kept in the end."),
+        ("web", "a sentence  that is kept in the end"),  # the same
+        ("web", "Exactly twenty chars"),  # 20: must be longer
+        ("book", "This one is evaluated, so it goes."),
+        ("book", "A second sentence that is kept too."),
+        ("book", ""),
+    ]
+    evaluation = evaluation_prints(["THIS one is evaluated, so it goes"])
+    rows, counts = sample(texts, tmp_path / "s.parquet", evaluation=evaluation)
+    assert sorted(rows) == [
+        ("A second sentence that is kept too.", "book"),
+        ("A sentence that is kept in the end.", "web"),
+    ]
+    zero = dict.fromkeys(sentences.COUNTS, 0)
+    assert counts == {
+        "web": zero | {"read": 3, "too_short": 1, "duplicate": 1, "kept": 1},
+        "book": zero | {"read": 3, "too_short": 1, "evaluation": 1, "kept": 1},
+    }
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["s.parquet"]
+
+
+def test_each_sentence_of_an_evaluation_document_is_evaluation_text() -> None:
+    prints = evaluation_prints(["The first sentence is here. The second one, e.g. this, is here too!"])
+    assert fingerprint("the second one, e.g. this, is here too") in prints
+    assert fingerprint("The first sentence is here.") in prints
+    assert fingerprint("The second one, e.g.") not in prints
+
+
+def test_the_sample_does_not_depend_on_the_order_of_the_input(tmp_path: Path) -> None:
+    doubled = [*TEXTS, *(("book", text.upper()) for _, text in TEXTS[:50])]
+    first, counts = sample(doubled, tmp_path / "a.parquet", limit=100)
+    random.Random(5).shuffle(doubled)
+    second, _ = sample(doubled, tmp_path / "b.parquet", limit=100)
+    assert first == second
+    assert len(first) == 100
+    total = {key: sum(count[key] for count in counts.values()) for key in sentences.COUNTS}
+    assert total == {
+        "read": 350, "too_short": 0, "evaluation": 0, "duplicate": 50, "not_sampled": 200, "kept": 100,
+    }  # fmt: skip
+
+
+def test_a_smaller_sample_is_the_beginning_of_a_larger_one(tmp_path: Path) -> None:
+    small, _ = sample(TEXTS, tmp_path / "a.parquet", limit=40)
+    large, _ = sample(TEXTS, tmp_path / "b.parquet")
+    assert large[:40] == small
+    assert large != TEXTS
+
+
+def test_row_groups_bound_the_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sentences, "ROW_GROUP", 64)
+    rows, _ = sample(TEXTS, tmp_path / "a.parquet")
+    assert pq.ParquetFile(tmp_path / "a.parquet").num_row_groups == 5
+    assert sorted(text for text, _ in rows) == sorted(text for _, text in TEXTS)
+
+
+def test_nothing_left_is_an_error_and_no_file(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"no sentence is left.*'too_short': 1"):
+        sample([("web", "short")], tmp_path / "a.parquet")
+    assert list(tmp_path.iterdir()) == []

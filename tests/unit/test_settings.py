@@ -1,0 +1,130 @@
+"""The settings: every mistake at once, each with its key, and what DVC sees."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ruamel.yaml import YAML
+
+from leap.errors import UserError
+from leap.settings import merge, parse_settings, read_settings
+
+PROJECT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def content() -> Any:
+    return YAML(typ="safe").load((PROJECT / "params.yaml").read_text())
+
+
+def mistakes(content: Any) -> list[str]:
+    with pytest.raises(UserError) as caught:
+        parse_settings(content, "params.yaml")
+    head, *lines = str(caught.value).splitlines()
+    assert head == f"params.yaml has {len(lines)} mistake(s):"
+    return [line.removeprefix("  - ") for line in lines]
+
+
+def test_all_mistakes_are_listed_at_once_with_their_keys(content: Any) -> None:
+    content["loss"]["betta"] = 1
+    content["train"]["batch_size"] = 0
+    content["student"]["heads"] = 7
+    content["data"]["sources"]["docstrings"]["packages"] = []
+    content["variants"]["leap"]["loss"] = {"margin": "square"}
+    del content["teacher"]["sha256"]
+    found = mistakes(content)
+    for expected in (
+        "loss.betta: unknown key",
+        "train.batch_size: Input should be greater than or equal to 2 (found 0)",
+        "student: width 128 is not a multiple of heads 7",
+        "data.sources.docstrings.packages: List should have at least 1 item",
+        "variants.leap.loss.margin: Input should be 'sigmoid', 'softplus' or 'hinge' (found 'square')",
+        "teacher.sha256: Field required",
+    ):
+        assert any(line.startswith(expected) for line in found), (expected, found)
+    assert len(found) == 6
+
+
+def test_contradictions_between_blocks_are_listed_at_once_too(content: Any) -> None:
+    content["variants"]["leap_plus"]["exit"] = {"min_layer": 13, "patience": 12}
+    content["train"]["max_length"] = 256
+    content["gate"]["baseline"] = "nobody"
+    assert mistakes(content) == [
+        "gate.baseline: 'nobody' is not a block of variants (baseline, leap, leap_plus, fixed_depth)",
+        "train.max_length: 256 is above student.max_length 128",
+        "variants.leap_plus.exit: min_layer 13 is above the depth, student.layers 12",
+        "variants.leap_plus.exit: patience 12 must be below the depth, student.layers 12",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("exit.threshold", 1.5, "exit.threshold: Input should be less than or equal to 1"),
+        ("evaluation.primary_set", "stsb", "evaluation.primary_set: 'stsb' is not a block of similarity"),
+        ("gate.baseline", "nobody", "gate.baseline: 'nobody' is not a block of variants"),
+        ("seeds", [1, 1], "seeds: [1, 1] names a seed twice"),
+        ("train.max_length", 256, "train.max_length: 256 is above student.max_length 128"),
+        ("train.learning_rate", float("nan"), "train.learning_rate: Input should be"),
+        ("loss.ramp", [0.6, 0.1], "loss: ramp must rise"),
+        ("data.sources.docstrings.kind", "web", "data.sources.docstrings: Input tag 'web' found"),
+        ("tracking.experiment", None, "tracking.experiment: Input should be a valid string"),
+    ],
+)
+def test_contradictions_and_values_out_of_range_are_refused(
+    content: Any, key: str, value: Any, message: str
+) -> None:
+    *parents, last = key.split(".")
+    block = content
+    for parent in parents:
+        block = block[parent]
+    block[last] = value
+    found = mistakes(content)
+    assert any(line.startswith(message) for line in found), found
+
+
+def test_a_variant_is_the_shared_blocks_with_its_changes(content: Any) -> None:
+    settings = parse_settings(content, "params.yaml")
+    shared, plus = settings.variant("leap").loss, settings.variant("leap_plus").loss
+    assert (shared.margin, plus.margin) == ("sigmoid", "softplus")
+    assert plus.alpha == shared.alpha == content["loss"]["alpha"]
+    with pytest.raises(UserError, match="no variant 'leap2'"):
+        settings.variant("leap2")
+
+
+def test_merge_follows_rfc_7386_and_replaces_a_block_whose_kind_changes() -> None:
+    base = {"a": {"b": 1, "c": 2}, "d": [1], "e": {"kind": "x", "f": 1}}
+    patch = {"a": {"b": None, "g": 3}, "d": [2], "e": {"kind": "y"}}
+    assert merge(base, patch) == {"a": {"c": 2, "g": 3}, "d": [2], "e": {"kind": "y"}}
+    assert base == {"a": {"b": 1, "c": 2}, "d": [1], "e": {"kind": "x", "f": 1}}
+
+
+def test_numbers_read_as_dvc_reads_them(tmp_path: Path) -> None:
+    path = tmp_path / "params.yaml"
+    text = (PROJECT / "params.yaml").read_text()
+    path.write_text(text.replace("learning_rate: 2.0e-3", "learning_rate: 3e-05"))
+    assert read_settings(path).train.learning_rate == 3e-5
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("a: [1", "is not valid YAML"),
+        ("a: 1\na: 2", "is not valid YAML"),
+        ("", "mistake"),
+        ("- 1", "mistake"),
+    ],
+)
+def test_a_file_that_is_no_settings_is_refused(tmp_path: Path, text: str, message: str) -> None:
+    path = tmp_path / "params.yaml"
+    path.write_text(text)
+    with pytest.raises(UserError, match=message):
+        read_settings(path)
+    with pytest.raises(UserError, match="leap profile embedded"):
+        read_settings(tmp_path / "missing.yaml")
+
+
+def test_only_a_named_hub_lets_the_network_in(content: Any) -> None:
+    assert not parse_settings(content, "params.yaml").names_a_hub()
+    content["teacher"] = {"kind": "hub", "repo": "a/b", "revision": "0" * 40}
+    assert parse_settings(content, "params.yaml").names_a_hub()

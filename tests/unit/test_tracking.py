@@ -1,0 +1,327 @@
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from made_evidence import made_settings, write_checkpoint, write_evidence
+from made_store import enter_project
+
+import leap
+from leap.evaluation.evidence import checkpoint_hash
+from leap.tracking import Tracking, log_checkpoint
+from leap.tracking import run as run_module
+from leap.tracking.content import evidence_numbers, flat, history_numbers
+
+SETTINGS = made_settings()
+# A process of its own finds what this one finds, wherever it is started.
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(leap.__file__).absolute().parents[1])}
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    return enter_project(tmp_path / "project", monkeypatch)
+
+
+def the_runs(tracking: Tracking | None = None) -> list[Any]:
+    tracking = tracking or Tracking.open(SETTINGS)
+    return tracking.find({"leap.profile": "embedded"})
+
+
+def history(metric: str) -> dict[int, float]:
+    tracking = Tracking.open(SETTINGS)
+    assert tracking.client is not None
+    (run,) = the_runs(tracking)
+    points = tracking.client.get_metric_history(run.info.run_id, metric)
+    assert len(points) == len({point.step for point in points}), "logged twice"
+    return {point.step: point.value for point in points}
+
+
+def test_importing_the_package_imports_no_mlflow() -> None:
+    code = "import sys, leap.tracking, leap.gate.registry; print('mlflow' in sys.modules)"
+    command = [sys.executable, "-c", code]
+    assert subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True).stdout == "False\n"
+
+
+def test_evidence_as_numbers() -> None:
+    content = {
+        "kind": "sts",
+        "seed": 1,
+        "exit_rule": {"threshold": 0.95},
+        "n": 3,
+        "task": "similarity",
+        "ci95": [0.1, 0.3],
+        "spearman_by_layer": [0.2, None, 0.4],
+        "rows": [{"device": "cpu", "path": "exit", "batch": 8, "mixed": True, "ms_p50": 2.0}],
+        "layers": [{"layer": 2, "stability": None, "viable": True}],
+        "exit": {"layers": {"6": 4}, "rate": float("nan")},
+    }
+    assert sorted(evidence_numbers("sts/x", content)) == [
+        ("sts/x/ci95_high", 0.3, 0),
+        ("sts/x/ci95_low", 0.1, 0),
+        ("sts/x/cpu/exit/mixed", 1.0, 8),
+        ("sts/x/cpu/exit/ms_p50", 2.0, 8),
+        ("sts/x/exit/layers", 4.0, 6),
+        ("sts/x/layers/viable", 1.0, 2),
+        ("sts/x/n", 3.0, 0),
+        ("sts/x/spearman_by_layer", 0.2, 1),
+        ("sts/x/spearman_by_layer", 0.4, 3),
+    ]
+
+
+def test_a_history_line_that_a_kill_cut_short_is_left_out(tmp_path: Path) -> None:
+    history = tmp_path / "history.jsonl"
+    history.write_text('{"step": 20, "loss": 3.0, "note": "x"}\n{"step": 40, "lo')
+    assert history_numbers(history) == [("train/loss", 3.0, 20)]
+
+
+def test_settings_as_flat_text() -> None:
+    assert flat({"a": {"b": 1, "c": [0.1, 0.6]}, "d": None, "e": "x"}) == {
+        "a.b": "1",
+        "a.c": "[0.1, 0.6]",
+        "d": "null",
+        "e": "x",
+    }
+
+
+def test_a_checkpoint_gets_its_run_with_everything(project: Path) -> None:
+    write_evidence(project, SETTINGS, "leap")
+    assert log_checkpoint(SETTINGS, "leap", 1)
+    (run,) = the_runs()
+    assert run.info.status == "FINISHED"
+    assert run.data.tags["leap.checkpoint"] == checkpoint_hash(Path("models/leap-1"))
+    assert run.data.tags["leap.seed"] == "1"
+    assert run.data.tags["exit.threshold"] == "0.95"
+    assert run.data.params["loss.margin"] == "sigmoid"
+    assert run.data.metrics["exit/rate"] == 0.9
+    assert run.data.metrics["sts/software/spearman_exit"] == 0.79
+    assert history("layers/similarity_to_final") == {1: 0.4, 2: 0.7, 3: 0.96, 4: 1.0}
+    assert history("train/loss") == {20: 3.0, 40: 1.5, 60: 1.0}
+    artifacts = Path(f"mlruns/artifacts/{run.info.run_id}/artifacts")
+    files = {str(file.relative_to(artifacts)) for file in artifacts.rglob("*") if file.is_file()}
+    assert files == {
+        "checkpoint/model.safetensors",
+        "checkpoint/config.json",
+        "evidence/diagnose.json",
+        "evidence/latency.json",
+        "evidence/sts/software.json",
+        "evidence/retrieval/docstrings.json",
+        "evidence/retrieval/second.json",
+    }
+
+
+def test_a_second_time_logs_nothing_and_new_evidence_only_itself(project: Path, monkeypatch) -> None:
+    write_evidence(project, SETTINGS, "leap")
+    log_checkpoint(SETTINGS, "leap", 1)
+    from mlflow import MlflowClient
+
+    calls: list[str] = []
+    for name in ("log_batch", "log_artifact", "log_artifacts", "create_run", "set_terminated"):
+        original = getattr(MlflowClient, name)
+
+        def counted(self: Any, *args: Any, name: str = name, original: Any = original, **kw: Any) -> Any:
+            calls.append(name)
+            return original(self, *args, **kw)
+
+        monkeypatch.setattr(MlflowClient, name, counted)
+    assert log_checkpoint(SETTINGS, "leap", 1)
+    assert calls == []
+    write_evidence(project, SETTINGS, "leap", latency={"speed_up": 1.5})
+    assert log_checkpoint(SETTINGS, "leap", 1)
+    assert calls.count("log_artifact") == 1
+    assert the_runs()[0].data.metrics["latency/speed_up"] == 1.5
+
+
+def test_a_verdict_becomes_a_tag(project: Path) -> None:
+    write_evidence(project, SETTINGS, "leap")
+    verdict = {"checkpoint": checkpoint_hash(Path("models/leap-1")), "passed": False}
+    Path("verdicts").mkdir()
+    Path("verdicts/leap-1.json").write_text(json.dumps(verdict))
+    log_checkpoint(SETTINGS, "leap", 1)
+    assert the_runs()[0].data.tags["leap.verdict"] == "refused"
+
+
+def test_evidence_of_an_older_checkpoint_stays_out_of_the_new_ones_run(project: Path) -> None:
+    write_evidence(project, SETTINGS, "leap")
+    write_checkpoint(Path("models/leap-1"), b"trained again")
+    assert log_checkpoint(SETTINGS, "leap", 1)
+    (run,) = the_runs()
+    assert "exit/rate" not in run.data.metrics
+    assert run.data.metrics["train/loss"] == 1.0
+
+
+def test_variants_with_the_same_ready_made_checkpoint_have_their_own_runs(project: Path) -> None:
+    for variant in ("leap", "baseline"):
+        write_evidence(project, SETTINGS, variant, weights=b"the same")
+        log_checkpoint(SETTINGS, variant, 1)
+    log_checkpoint(SETTINGS, "leap", 1)
+    assert sorted(run.info.run_name for run in the_runs()) == ["baseline-1", "leap-1"]
+
+
+def test_changed_exit_settings_are_shown_on_the_same_run(project: Path) -> None:
+    write_evidence(project, SETTINGS, "leap")
+    log_checkpoint(SETTINGS, "leap", 1)
+    assert log_checkpoint(made_settings(exit={"threshold": 0.97}), "leap", 1)
+    assert the_runs()[0].data.tags["exit.threshold"] == "0.97"
+
+
+def test_the_project_can_be_moved(project: Path, tmp_path: Path, monkeypatch) -> None:
+    write_evidence(project, SETTINGS, "leap")
+    log_checkpoint(SETTINGS, "leap", 1)
+    moved = tmp_path / "elsewhere"
+    shutil.move(project, moved)
+    monkeypatch.chdir(moved)
+    tracking = Tracking.open(SETTINGS)
+    assert tracking.client is not None
+    (run,) = the_runs(tracking)
+    local = tracking.client.download_artifacts(run.info.run_id, "checkpoint/model.safetensors", str(tmp_path))
+    assert Path(local).read_bytes() == b"leap-1"
+    assert log_checkpoint(SETTINGS, "leap", 1)
+    assert not project.exists()
+
+
+def test_a_training_is_followed_live_and_its_history_is_logged_once(project: Path) -> None:
+    write_evidence(project, SETTINGS, "leap")
+    tracking = Tracking.open(SETTINGS)
+    with tracking.training_run("leap", 1, {"train.batch_size": 64}) as run:
+        run.metrics(20, {"loss": 3.0, "epoch": 0.1})
+        assert the_runs(tracking)[0].info.status == "RUNNING"
+        run.finish(checkpoint_hash(Path("models/leap-1")))
+    assert the_runs(tracking)[0].info.status == "FINISHED"
+    assert log_checkpoint(SETTINGS, "leap", 1)
+    assert history("train/loss") == {20: 3.0, 40: 1.5, 60: 1.0}
+    assert the_runs()[0].data.params["loss.alpha"] == "0.3"
+
+
+def test_numbers_held_back_to_save_time_are_sent_at_the_end(project: Path, monkeypatch) -> None:
+    monkeypatch.setattr(run_module, "SHARE", 1e-9)
+    with Tracking.open(SETTINGS).training_run("leap", 1, {}) as run:
+        for step in (1, 2, 3):
+            run.metrics(step, {"loss": float(step)})
+        assert history("train/loss") == {1: 1.0}
+        run.finish("c" * 64)
+    assert history("train/loss") == {1: 1.0, 2: 2.0, 3: 3.0}
+
+
+def test_a_run_that_has_its_checkpoint_but_not_its_end_is_ended(project: Path) -> None:
+    write_evidence(project, SETTINGS, "leap")
+    tracking = Tracking.open(SETTINGS)
+    assert tracking.client is not None
+    assert tracking.experiment is not None
+    tags = run_module.identity("leap", 1, checkpoint_hash(Path("models/leap-1")))
+    tracking.client.create_run(tracking.experiment, tags=tags)
+    log_checkpoint(SETTINGS, "leap", 1)
+    assert [run.info.status for run in the_runs()] == ["FINISHED"]
+
+
+def test_the_same_bits_trained_again_leave_one_run(project: Path) -> None:
+    write_evidence(project, SETTINGS, "leap")
+    log_checkpoint(SETTINGS, "leap", 1)
+    with Tracking.open(SETTINGS).training_run("leap", 1, {}) as run:
+        run.finish(checkpoint_hash(Path("models/leap-1")))
+    assert len(the_runs()) == 1
+
+
+@pytest.mark.parametrize(
+    ("error", "status"), [(KeyboardInterrupt, "KILLED"), (SystemExit, "KILLED"), (ValueError, "FAILED")]
+)
+def test_a_training_that_stops_is_closed(project: Path, error: type[BaseException], status: str) -> None:
+    with pytest.raises(error), Tracking.open(SETTINGS).training_run("leap", 1, {}):
+        raise error
+    assert the_runs()[0].info.status == status
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+
+
+def test_sigterm_closes_the_run(project: Path) -> None:
+    with pytest.raises(SystemExit), Tracking.open(SETTINGS).training_run("leap", 1, {}):
+        signal.raise_signal(signal.SIGTERM)
+    assert the_runs()[0].info.status == "KILLED"
+
+
+def test_a_handler_of_the_program_is_left_in_place(project: Path) -> None:
+    seen: list[int] = []
+    before = signal.signal(signal.SIGTERM, lambda number, _: seen.append(number))
+    try:
+        with Tracking.open(SETTINGS).training_run("leap", 1, {}) as run:
+            os.kill(os.getpid(), signal.SIGTERM)
+            run.finish("c" * 64)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert seen == [signal.SIGTERM]
+    assert the_runs()[0].info.status == "FINISHED"
+
+
+def test_a_run_left_open_by_a_dead_process_is_closed_by_the_next(project: Path) -> None:
+    dead = subprocess.Popen([sys.executable, "-c", ""])
+    dead.wait()
+    tracking = Tracking.open(SETTINGS)
+    assert tracking.client is not None
+    assert tracking.experiment is not None
+    owner = f"{run_module.socket.gethostname()}:{dead.pid}"
+    tags = {"leap.variant": "leap", "leap.seed": "1", "leap.profile": "embedded", "leap.process": owner}
+    tracking.client.create_run(tracking.experiment, tags=tags)
+    with tracking.training_run("leap", 1, {}) as run:
+        run.finish("c" * 64)
+    assert sorted(r.info.status for r in the_runs(tracking)) == ["FINISHED", "KILLED"]
+
+
+def test_a_run_of_a_living_process_or_another_machine_is_left_alone(project: Path) -> None:
+    tracking = Tracking.open(SETTINGS)
+    assert tracking.client is not None
+    assert tracking.experiment is not None
+    tags = {"leap.variant": "leap", "leap.seed": "1", "leap.profile": "embedded"}
+    owners = [f"{run_module.socket.gethostname()}:{os.getppid()}", "elsewhere:1"]
+    for owner in owners:
+        tracking.client.create_run(tracking.experiment, tags={**tags, "leap.process": owner})
+    with tracking.training_run("leap", 1, {}) as run:
+        run.finish("c" * 64)
+    assert sorted(r.info.status for r in the_runs(tracking)) == ["FINISHED", "RUNNING", "RUNNING"]
+
+
+class FailingClient:
+    """A store that was there at the start and then takes its time to fail."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def create_run(self, *_: Any, **__: Any) -> Any:
+        from types import SimpleNamespace
+
+        return SimpleNamespace(info=SimpleNamespace(run_id="r"))
+
+    def search_runs(self, *_: Any) -> list[Any]:
+        return []
+
+    def log_batch(self, *_: Any, metrics: Any = (), params: Any = (), **__: Any) -> None:
+        if params == ():
+            self.calls += 1
+            time.sleep(0.02)
+            raise OSError("no route to host")
+
+
+def test_a_store_that_fails_slowly_costs_little_and_stops_nothing(project: Path, caplog) -> None:
+    client: Any = FailingClient()
+    tracking = Tracking(SETTINGS, "http://gone", client, "1")
+    started = time.monotonic()
+    steps = 0
+    with tracking.training_run("leap", 1, {}) as run:
+        while time.monotonic() - started < 1.0:
+            run.metrics(steps, {"loss": 1.0})
+            steps += 1
+            time.sleep(0.001)
+        run.finish("c" * 64)
+    assert 1 <= client.calls <= 4  # 20 ms each at 5 % of the time: every 400 ms, and once at the end
+    assert steps > 100
+    assert "no route to host; training goes on" in caplog.text
+
+
+def test_without_a_store_a_training_runs_and_nothing_is_logged(project: Path) -> None:
+    with Tracking(SETTINGS, "http://gone", None, None).training_run("leap", 1, {}) as run:
+        run.metrics(1, {"loss": 1.0})
+        run.finish("c" * 64)
+    assert the_runs() == []

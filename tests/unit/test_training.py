@@ -1,0 +1,148 @@
+"""The trainer: learns, resumes bit for bit, refuses another run's state, names a loss that breaks."""
+
+import signal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+from tiny_settings import tiny_variant
+
+from leap.errors import UserError
+from leap.exits import LeapEncoder
+from leap.files import read_json, sha256_of
+from leap.model.locate import locate
+from leap.settings.sources import LocalModel
+from leap.teacher import build_cache
+from leap.training import run as training_run
+from leap.training.run import train_student
+from leap.training.tokens import epoch_batches
+from leap.training.trainer import Trainer, learning_rate_at
+
+
+@pytest.fixture
+def teacher(tiny_folder: Path) -> LocalModel:
+    return LocalModel(kind="local", path=str(tiny_folder))
+
+
+@pytest.fixture
+def cache(tmp_path: Path, teacher: LocalModel, sentences: list[str]) -> Path:
+    build_cache(tmp_path / "cache", locate(teacher), sentences, [0, 1, 2, 3, 4, 5], 32, "cpu")
+    return tmp_path / "cache"
+
+
+class Project:
+    """The folders of one training."""
+
+    def __init__(self, root: Path, teacher: LocalModel, cache: Path, sentences: list[str]) -> None:
+        self.model, self.record = root / "models" / "leap-1", root / "evaluations" / "leap-1" / "training"
+        self.state = root / "models" / "leap-1.state"
+        self._rest = (teacher, 1, sentences, cache, self.model, self.record)
+        self.lines: list[tuple[int, dict[str, float]]] = []
+
+    def train(self, on_line: Any = None, **changes: Any) -> dict[str, Any]:
+        note = lambda step, line: self.lines.append((step, line))  # noqa: E731
+        return train_student(tiny_variant(**changes), *self._rest, on_line or note)
+
+
+@pytest.fixture
+def project(tmp_path: Path, teacher: LocalModel, cache: Path, sentences: list[str]) -> Project:
+    return Project(tmp_path / "a", teacher, cache, sentences)
+
+
+def test_training_lowers_every_term_and_saves_what_leap_encoder_loads(project: Project) -> None:
+    result = project.train(train={"epochs": 12})
+    history = [line for _, line in project.lines]
+    assert history[-1]["loss"] < 0.8 * history[0]["loss"]
+    assert history[-1]["loss_final"] < history[0]["loss_final"]
+    assert result["checkpoint"] == sha256_of(project.model / "model.safetensors")
+    model = LeapEncoder(project.model, "cpu")
+    assert model.depth == 4
+    assert model.rule.min_layer == 2
+    assert np.linalg.norm(model.encode("some words")) == pytest.approx(1.0, abs=1e-5)
+    assert not project.state.exists()
+
+
+def test_an_interrupted_training_goes_on_and_ends_bit_for_bit_alike(
+    project: Project, tmp_path: Path, teacher: LocalModel, cache: Path, sentences: list[str]
+) -> None:
+    project.train()
+    other = Project(tmp_path / "b", teacher, cache, sentences)
+
+    def stop(step: int, _: dict[str, float]) -> None:
+        if step == 6:
+            signal.raise_signal(signal.SIGTERM)
+
+    with pytest.raises(KeyboardInterrupt):
+        other.train(stop)
+    assert read_json(other.state / "state.json", "")["step"] == 6
+    assert not other.model.exists()
+    other.train()
+    assert other.lines[0][0] == 8  # lines come every second step, and the first six are done
+    whole, resumed = (load_file(p.model / "model.safetensors") for p in (project, other))
+    assert all(torch.equal(whole[name], resumed[name]) for name in whole)
+    assert len((other.record / "history.jsonl").read_text().splitlines()) == len(project.lines)
+
+
+def test_the_state_of_other_settings_is_not_gone_on_from(
+    project: Project, caplog: pytest.LogCaptureFixture
+) -> None:
+    def stop(step: int, _: dict[str, float]) -> None:
+        signal.raise_signal(signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt):
+        project.train(stop)
+    project.train(loss={"beta": 0.9})
+    assert "settings changed" in caplog.text
+    assert project.lines[0][0] == 2
+
+
+def test_a_trained_student_is_kept_and_only_its_exit_rule_is_rewritten(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project.train()
+    weights = (project.model / "model.safetensors").stat().st_mtime_ns
+    project.train(exit={"threshold": 0.5})
+    assert (project.model / "model.safetensors").stat().st_mtime_ns == weights
+    assert LeapEncoder(project.model, "cpu").rule.threshold == 0.5
+    monkeypatch.setattr(training_run, "CODE", ("training",))  # as if the code had changed
+    project.train()
+    assert (project.model / "model.safetensors").stat().st_mtime_ns != weights
+
+
+def test_a_loss_that_is_not_finite_names_step_term_and_sentences(
+    project: Project, monkeypatch: pytest.MonkeyPatch, sentences: list[str]
+) -> None:
+    monkeypatch.setattr("leap.objective.terms.late_loss", lambda *_: torch.tensor(torch.nan))
+    with pytest.raises(UserError, match=r"step 1 \(term late\), in the batch that begins with: ") as caught:
+        project.train()
+    assert any(sentence in str(caught.value) for sentence in sentences)
+    assert not project.model.exists()
+
+
+def test_batches_hold_every_row_once_in_ascending_length_and_change_by_epoch() -> None:
+    lengths = np.random.default_rng(0).integers(3, 40, 1000)
+    batches = epoch_batches(lengths, 50, seed=1, epoch=0)
+    assert sorted(np.concatenate(batches).tolist()) == list(range(1000))
+    assert all((np.diff(lengths[rows]) >= 0).all() for rows in batches)
+    again, later = epoch_batches(lengths, 50, 1, 0), epoch_batches(lengths, 50, 1, 1)
+    assert all((a == b).all() for a, b in zip(batches, again, strict=True))
+    assert any((a != b).any() for a, b in zip(batches, later, strict=True))
+
+
+def test_the_learning_rate_warms_up_and_falls_as_a_cosine() -> None:
+    settings = tiny_variant(train={"learning_rate": 1.0, "warmup": 0.1}).train
+    rates = [learning_rate_at(step, 100, settings) for step in (1, 5, 10, 55, 100)]
+    assert rates == [pytest.approx(value) for value in (0.1, 0.5, 1.0, 0.5, 0.0)]
+
+
+def test_biases_and_norms_are_not_decayed(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[Trainer] = []
+    train = Trainer.train
+    monkeypatch.setattr(Trainer, "train", lambda self, *rest: (seen.append(self), train(self, *rest))[1])
+    project.train()
+    decayed, plain = seen[0].optimizer.param_groups
+    assert decayed["weight_decay"] > 0 == plain["weight_decay"]
+    assert all(p.ndim == 1 for p in plain["params"])

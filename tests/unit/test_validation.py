@@ -1,0 +1,120 @@
+"""Great Expectations on the sentences: each rule fails on what it is for, and only that rule."""
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+from tokenizers import Tokenizer, models, pre_tokenizers
+
+from leap.data.sentences import evaluation_prints
+from leap.data.validation import derived, read_sentences, validate
+from leap.errors import UserError
+
+GOOD = [f"The sentence {word} is one of the good ones." for word in "abcdefghijklmnopqrst"]
+LENGTH = "expect_column_value_lengths_to_be_between"
+IN_SET = "expect_column_values_to_be_in_set"
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = Tokenizer(models.WordLevel({"[UNK]": 0}, unk_token="[UNK]"))
+    made.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    made.enable_truncation(4)  # as a saved tokenizer may have it: it must not hide long sentences
+    path = tmp_path_factory.mktemp("tokenizer") / "tokenizer.json"
+    made.save(str(path))
+    return path
+
+
+def frame(sentences: list[str], source: str = "web") -> pd.DataFrame:
+    return pd.DataFrame({"sentence": sentences, "source": [source] * len(sentences)}, dtype="str")
+
+
+def run(data: pd.DataFrame, tokenizer: Path, docs: Path, max_truncated: float = 0.0) -> list[dict[str, Any]]:
+    evaluation = evaluation_prints(["A text that is evaluated is not trained on."])
+    return validate(
+        derived(data, evaluation, tokenizer, 10),
+        min_rows=20,
+        characters=(21, 60),
+        min_english=0.95,
+        max_truncated=max_truncated,
+        sources=["web", "book"],
+        docs=docs,
+    )
+
+
+def failed(results: list[dict[str, Any]]) -> list[tuple[str, str | None]]:
+    return [(result["expectation"], result["column"]) for result in results if not result["passed"]]
+
+
+def test_good_sentences_pass_and_the_docs_open(tmp_path: Path, tokenizer: Path) -> None:
+    docs = tmp_path / "reports" / "data_docs"
+    results = run(frame(GOOD), tokenizer, docs)
+    assert failed(results) == []
+    assert results[0]["expectation"] == "expect_table_row_count_to_be_between"
+    assert results[0]["observed"] == 20
+    assert len(results) == 12
+    page = (docs / "index.html").read_text(encoding="utf-8")
+    (validation,) = docs.glob("validations/**/*.html")
+    assert validation.relative_to(docs).as_posix() in page
+    # No path of this machine in what is published.
+    assert str(tmp_path) not in page + validation.read_text(encoding="utf-8")
+    assert not logging.getLogger("great_expectations").isEnabledFor(logging.WARNING)
+
+
+@pytest.mark.parametrize(
+    ("sentences", "expected"),
+    [
+        (GOOD[:5], [("expect_table_row_count_to_be_between", None)]),
+        ([*GOOD, "Only twenty letters."], [(LENGTH, "sentence")]),
+        ([*GOOD, "The sentence " + "x" * 50 + "."], [(LENGTH, "sentence")]),
+        ([*GOOD, GOOD[0]], [("expect_column_values_to_be_unique", "sentence")]),
+        ([*GOOD, "1234567890 1234567890 12", "123 456 789 012 345 67 89"],
+         [("expect_column_values_to_be_between", "letters")]),
+        ([*GOOD, "a text THAT is evaluated is not trained on"], [(IN_SET, "leaked")]),
+        ([*GOOD, "This one has eleven tokens so it is cut at ten."], [(IN_SET, "truncated")]),
+    ],
+)  # fmt: skip
+def test_each_rule_fails_alone(
+    tmp_path: Path, tokenizer: Path, sentences: list[str], expected: list[tuple[str, str | None]]
+) -> None:
+    assert failed(run(frame(sentences), tokenizer, tmp_path / "docs")) == expected
+    assert (tmp_path / "docs" / "index.html").is_file()
+
+
+def test_a_share_of_long_sentences_is_allowed(tmp_path: Path, tokenizer: Path) -> None:
+    data = frame([*GOOD, "This one has eleven tokens so it is cut at ten."])
+    assert failed(run(data, tokenizer, tmp_path / "docs", max_truncated=0.05)) == []
+
+
+def test_an_unknown_source_fails(tmp_path: Path, tokenizer: Path) -> None:
+    results = run(frame(GOOD, source="elsewhere"), tokenizer, tmp_path / "docs")
+    assert failed(results) == [(IN_SET, "source")]
+    observed = next(result["observed"] for result in results if not result["passed"])
+    assert observed["unexpected"] == observed["of"] == 20
+    assert set(observed["examples"]) == {"elsewhere"}
+
+
+def test_a_missing_column_fails_with_what_is_wrong(tmp_path: Path, tokenizer: Path) -> None:
+    results = run(frame(GOOD).drop(columns="sentence"), tokenizer, tmp_path / "docs")
+    broken = [(result["column"], result["observed"]) for result in results if not result["passed"]]
+    assert (None, ["source"]) in broken
+    assert any(column == "sentence" and 'column "sentence"' in str(observed) for column, observed in broken)
+    assert ("source", "expect_column_values_to_not_be_null") not in failed(results)
+
+
+def test_nulls_fail(tmp_path: Path, tokenizer: Path) -> None:
+    data = frame(GOOD)
+    data.loc[3, "sentence"] = None
+    assert ("expect_column_values_to_not_be_null", "sentence") in failed(
+        run(data, tokenizer, tmp_path / "docs")
+    )
+
+
+def test_reading_says_what_is_missing_or_damaged(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="is missing: `dvc repro extract` writes it"):
+        read_sentences(tmp_path / "none.parquet")
+    (tmp_path / "bad.parquet").write_bytes(b"no parquet")
+    with pytest.raises(UserError, match="not a readable parquet file"):
+        read_sentences(tmp_path / "bad.parquet")

@@ -1,0 +1,49 @@
+"""Tiny random models, built by the tests themselves: none needs a model from outside."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
+
+from leap.model.encoder import Encoder, EncoderConfig
+
+WORDS = [f"{start}{end}" for start in "bdfgklmnprst" for end in ("a", "e", "i", "o", "u")]
+SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+
+MakeFolder = Callable[..., Path]
+
+
+def tiny_tokenizer() -> Tokenizer:
+    """Whole words, with BERT's special tokens round them."""
+    vocabulary = {token: number for number, token in enumerate([*SPECIAL, *WORDS])}
+    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]"))
+    tokenizer.normalizer = normalizers.Lowercase()
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
+    )
+    return tokenizer
+
+
+def write_folder(
+    folder: Path, layers: int = 5, width: int = 16, seed: int = 0, normalize: bool = False
+) -> Path:
+    """A model folder as Hugging Face and LeapEncoder load it."""
+    folder.mkdir(parents=True)
+    torch.manual_seed(seed)
+    config = EncoderConfig(
+        layers=layers,
+        width=width,
+        heads=2,
+        intermediate=2 * width,
+        vocabulary=len(SPECIAL) + len(WORDS),
+        positions=32,
+    )
+    Encoder(config).save(folder)
+    tiny_tokenizer().save(str(folder / "tokenizer.json"))
+    kinds = ["Transformer", "Pooling", *(["Normalize"] if normalize else [])]
+    modules = [{"idx": i, "type": f"sentence_transformers.models.{kind}"} for i, kind in enumerate(kinds)]
+    (folder / "modules.json").write_text(json.dumps(modules))
+    return folder
