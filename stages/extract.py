@@ -38,6 +38,7 @@ def extract(settings: Settings, _: argparse.Namespace) -> dict[str, Any]:
             DATA / "sentences.parquet",
             seed=data.seed,
             min_characters=data.min_characters,
+            max_characters=data.max_characters,
             max_sentences=data.max_sentences,
             evaluation=evaluation_prints(evaluation_texts(similarity, retrieval, pairs, collections)),
         )

@@ -24,7 +24,13 @@ def sample(
     evaluation: set[int] | None = None,
 ) -> tuple[list[tuple[str, str]], dict[str, dict[str, int]]]:
     counts = write_sample(
-        texts, target, seed=1, min_characters=20, max_sentences=limit, evaluation=evaluation or set()
+        texts,
+        target,
+        seed=1,
+        min_characters=20,
+        max_characters=200,
+        max_sentences=limit,
+        evaluation=evaluation or set(),
     )
     rows = pq.read_table(target).to_pylist()
     return [(row["sentence"], row["source"]) for row in rows], counts
@@ -67,6 +73,7 @@ def test_counts_add_up_and_name_every_reason(tmp_path: Path) -> None:
         ("book", "This one is evaluated, so it goes."),
         ("book", "A second sentence that is kept too."),
         ("book", ""),
+        ("book", "far too long " * 20),
     ]
     evaluation = evaluation_prints(["THIS one is evaluated, so it goes"])
     rows, counts = sample(texts, tmp_path / "s.parquet", evaluation=evaluation)
@@ -77,7 +84,7 @@ def test_counts_add_up_and_name_every_reason(tmp_path: Path) -> None:
     zero = dict.fromkeys(sentences.COUNTS, 0)
     assert counts == {
         "web": zero | {"read": 3, "too_short": 1, "duplicate": 1, "kept": 1},
-        "book": zero | {"read": 3, "too_short": 1, "evaluation": 1, "kept": 1},
+        "book": zero | {"read": 4, "too_short": 1, "too_long": 1, "evaluation": 1, "kept": 1},
     }
     assert sorted(path.name for path in tmp_path.iterdir()) == ["s.parquet"]
 
@@ -98,7 +105,7 @@ def test_the_sample_does_not_depend_on_the_order_of_the_input(tmp_path: Path) ->
     assert len(first) == 100
     total = {key: sum(count[key] for count in counts.values()) for key in sentences.COUNTS}
     assert total == {
-        "read": 350, "too_short": 0, "evaluation": 0, "duplicate": 50, "not_sampled": 200, "kept": 100,
+        "read": 350, "too_short": 0, "too_long": 0, "evaluation": 0, "duplicate": 50, "not_sampled": 200, "kept": 100,
     }  # fmt: skip
 
 

@@ -18,7 +18,7 @@ from leap.files import whole_file
 
 BUCKETS = 64
 ROW_GROUP = 20_000
-COUNTS = ("read", "too_short", "evaluation", "duplicate", "not_sampled", "kept")
+COUNTS = ("read", "too_short", "too_long", "evaluation", "duplicate", "not_sampled", "kept")
 
 _CONTROLS = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 _INVISIBLE = re.compile("[\ufeff\u200b\u2060\ud800-\udfff]")  # marks, and halves of surrogate pairs
@@ -50,6 +50,7 @@ def write_sample(
     *,
     seed: int,
     min_characters: int,
+    max_characters: int,
     max_sentences: int | None,
     evaluation: set[int],
 ) -> dict[str, dict[str, int]]:
@@ -60,11 +61,12 @@ def write_sample(
         target: the parquet file with the columns `sentence` and `source`, written whole.
         seed: of the sample and of the order.
         min_characters: a sentence must be longer (paper, Appendix K: > 20).
+        max_characters: and not longer than this.
         max_sentences: size of the sample; None takes all.
         evaluation: fingerprints that must not be trained on.
 
     Returns:
-        Counts by source: read = too_short + evaluation + duplicate + not_sampled + kept.
+        Counts by source: read = too_short + too_long + evaluation + duplicate + not_sampled + kept.
 
     Raises:
         UserError: nothing is left.
@@ -83,6 +85,8 @@ def write_sample(
                 text = clean(raw)
                 if len(text) <= min_characters:
                     count["too_short"] += 1
+                elif len(text) > max_characters:
+                    count["too_long"] += 1
                 elif fingerprint(text) in evaluation:
                     count["evaluation"] += 1
                 else:

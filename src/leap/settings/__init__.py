@@ -26,6 +26,7 @@ class DataSettings(Block):
     folder: str = Field(min_length=1)
     seed: int = Field(ge=0)
     min_characters: int = Field(ge=1)
+    max_characters: int = Field(ge=21)
     max_sentences: int | None = Field(default=None, ge=100)
     sources: Annotated[dict[Name, TextSource], Field(min_length=1)]
 
@@ -34,7 +35,6 @@ class ValidationSettings(Block):
     """What Great Expectations demands of the extracted sentences."""
 
     min_rows: int = Field(ge=1)
-    max_characters: int = Field(ge=21)
     min_english: float = Field(ge=0, le=1)
     max_truncated: float = Field(ge=0, le=1)
 
