@@ -5,9 +5,11 @@ PYTHON ?= python3.11
 #   make setup TORCH="torch==2.13.0 --index-url https://download.pytorch.org/whl/cpu"     (or .../cu130)
 TORCH ?= torch==2.13.0
 BIN := .venv/bin
-# No import of pip's own checks, no bytecode for code that is never run: both cost minutes here.
+# Bytecode is written when a module is first imported; writing all of it here would take a minute.
 INSTALL := $(BIN)/pip install --quiet --no-compile --disable-pip-version-check
 
+# Each stage is its own process: without bytecode on disk every one compiles MLflow and PyTorch anew, 7 seconds.
+unexport PYTHONDONTWRITEBYTECODE
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 export DVC_NO_ANALYTICS := 1
 export MLFLOW_DISABLE_TELEMETRY := true

@@ -1,21 +1,11 @@
 """The real `dvc repro` on a tiny profile in a temporary repository, and what a user does next."""
 
-import json
-import os
-import re
-import shutil
 import sqlite3
-import subprocess
 import sys
-from pathlib import Path
-from typing import Any
 
 import pytest
+from temporary_repository import Repository
 
-from leap.profiles import compose
-
-PROJECT = Path(__file__).parents[2]
-TRACKED = ("src", "stages", "profiles", "dvc.yaml", "requirements.lock", ".dvc", ".dvcignore", ".gitignore")
 TINY = (
     "data.max_sentences=600",
     "data.sources.docstrings.packages=[sqlalchemy]",
@@ -41,70 +31,10 @@ TINY = (
 )
 
 
-class Repository:
-    """A temporary copy of the project under git and DVC."""
-
-    def __init__(self, root: Path) -> None:
-        self.root = root
-        root.mkdir()
-        for name in TRACKED:
-            source = PROJECT / name
-            if source.is_dir():
-                ignore = shutil.ignore_patterns("__pycache__", "cache", "tmp", "*.egg-info")
-                shutil.copytree(source, root / name, ignore=ignore)
-            else:
-                shutil.copyfile(source, root / name)
-        self.write(*TINY)
-        self.run("git", "init", "-q")
-        self.run("git", "config", "user.email", "test@example.org")
-        self.run("git", "config", "user.name", "test")
-        self.commit()
-
-    def write(self, *changes: str) -> None:
-        """params.yaml from the embedded profile with changes."""
-        (self.root / "params.yaml").write_text(compose("embedded", PROJECT / "profiles", changes))
-
-    def run(self, *command: str, expect: int = 0) -> str:
-        """A command's output, stdout and stderr together."""
-        environment = os.environ | {
-            "PYTHONPATH": str(self.root / "src"),
-            "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
-        }
-        done = subprocess.run(
-            command,
-            cwd=self.root,
-            env=environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            check=False,
-        )
-        assert done.returncode == expect, done.stdout[-4000:]
-        return done.stdout
-
-    def commit(self) -> None:
-        """Commits everything."""
-        self.run("git", "add", "-A")
-        self.run("git", "commit", "-qm", "state")
-
-    def changed(self) -> set[str]:
-        """The stages that DVC would run."""
-        status = json.loads(self.run("dvc", "status", "--json"))
-        return {name.split(":")[-1] for name in status}
-
-    def ran(self, output: str) -> set[str]:
-        """The stages that a repro ran."""
-        return set(re.findall(r"Running stage '([^']+)'", output))
-
-    def json(self, path: str) -> Any:
-        """A result file."""
-        return json.loads((self.root / path).read_text())
-
-
 @pytest.fixture(scope="module")
 def repository(tmp_path_factory: pytest.TempPathFactory) -> Repository:
     """Reproduced once; the tests run in the order of the file and build on it."""
-    repository = Repository(tmp_path_factory.mktemp("pipeline") / "project")
+    repository = Repository(tmp_path_factory.mktemp("pipeline") / "project", "embedded", TINY)
     repository.run("dvc", "repro")
     repository.commit()
     return repository
@@ -175,7 +105,7 @@ def test_editing_a_module_reruns_the_stages_that_use_it(
 
 def test_a_new_variant_runs_only_what_is_new(repository: Repository) -> None:
     more = "variants.shallow={description: two layers, student: {layers: 2}}"
-    repository.write(*TINY, more)
+    repository.write(more)
     ran = repository.ran(repository.run("dvc", "repro"))
     ran -= {"cache_teacher", "report"}  # the cache finds itself whole, the report shows all variants
     assert ran == {
@@ -196,7 +126,7 @@ def test_another_threshold_trains_nothing(repository: Repository) -> None:
     weights = repository.root / "models" / "leap-1" / "model.safetensors"
     before = repository.json("evaluations/leap-1/diagnose.json")["exit"]["expected_layers"]
     checkpoint = weights.read_bytes()
-    repository.write(*TINY, "variants.leap.exit={threshold: 1.0}")
+    repository.write("variants.leap.exit={threshold: 1.0}")
     output = repository.run("dvc", "repro", "diagnose@leap-1")
     assert "is already trained from these settings, data and code: kept" in output
     assert weights.read_bytes() == checkpoint
@@ -228,7 +158,7 @@ def test_bad_input_is_one_message_and_nothing_half_written(
 ) -> None:
     results = [path for path in (repository.root / "data").rglob("*") if path.is_file()]
     before = {path: path.read_bytes() for path in results}
-    repository.write(*TINY, *changes)
+    repository.write(*changes)
     output = repository.run(sys.executable, f"stages/{stage}.py", expect=1)
     assert output.count("error: ") == 1
     assert message in output
@@ -236,4 +166,4 @@ def test_bad_input_is_one_message_and_nothing_half_written(
     kept = {path: path.read_bytes() for path in (repository.root / "data").rglob("*") if path.is_file()}
     if stage != "validate":  # which leaves its page and its results to be looked at
         assert kept == before
-    repository.write(*TINY)
+    repository.write()

@@ -105,8 +105,14 @@ def test_the_sample_does_not_depend_on_the_order_of_the_input(tmp_path: Path) ->
     assert len(first) == 100
     total = {key: sum(count[key] for count in counts.values()) for key in sentences.COUNTS}
     assert total == {
-        "read": 350, "too_short": 0, "too_long": 0, "evaluation": 0, "duplicate": 50, "not_sampled": 200, "kept": 100,
-    }  # fmt: skip
+        "read": 350,
+        "too_short": 0,
+        "too_long": 0,
+        "evaluation": 0,
+        "duplicate": 50,
+        "not_sampled": 200,
+        "kept": 100,
+    }
 
 
 def test_a_smaller_sample_is_the_beginning_of_a_larger_one(tmp_path: Path) -> None:

@@ -15,5 +15,6 @@ def read_sentences(path: Path) -> list[str]:
     """
     if not path.exists():
         raise UserError(f"{path} is missing: `dvc repro extract` writes it")
-    sentences: list[str] = pq.read_table(path, columns=["sentence"]).column("sentence").to_pylist()
+    table = pq.ParquetFile(path).read(columns=["sentence"])  # read_table would import pandas
+    sentences: list[str] = table.column("sentence").to_pylist()
     return sentences

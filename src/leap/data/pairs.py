@@ -61,7 +61,7 @@ def read_pairs(path: Path) -> Pairs:
 
     if not path.is_file():
         raise UserError(f"{path} is missing: `dvc repro extract` writes it")
-    table = pq.read_table(path)
+    table = pq.ParquetFile(path).read()  # read_table would import pandas
     sentence1, sentence2 = (table.column(name).to_pylist() for name in ("sentence1", "sentence2"))
     # A copy: what pyarrow gives may not be written to.
     return Pairs(sentence1, sentence2, table.column("score").to_numpy().copy())

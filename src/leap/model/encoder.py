@@ -17,7 +17,6 @@ from torch.nn import functional as F
 from leap.errors import UserError
 from leap.model.batches import Batch
 
-
 PLAIN_ATTENTION = 64
 
 

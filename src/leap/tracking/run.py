@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 # Sending may take this share of the time that training takes.
-SHARE = 0.05
+SHARE = 0.02
 
 
 class TrainingRun:
@@ -55,7 +55,7 @@ class TrainingRun:
         return self
 
     def metrics(self, step: int, values: dict[str, float]) -> None:
-        """Logs numbers of one step as `train/<name>`; never raises, never takes more than 5 % of the time."""
+        """Logs numbers of one step as `train/<name>`; never raises, never takes more than 2 % of the time."""
         if self._id is None:
             return
         now = int(time.time() * 1000)

@@ -1,0 +1,77 @@
+"""A temporary copy of the project, for tests that run the real pipeline."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from leap.profiles import compose
+
+PROJECT = Path(__file__).parents[2]
+TRACKED = ("src", "stages", "profiles", "dvc.yaml", "requirements.lock", ".dvc", ".dvcignore", ".gitignore")
+
+
+class Repository:
+    """A temporary copy of the project under git and DVC."""
+
+    def __init__(self, root: Path, profile: str, changes: Sequence[str]) -> None:
+        self.root, self._profile, self._changes = root, profile, tuple(changes)
+        root.mkdir()
+        for name in TRACKED:
+            source = PROJECT / name
+            if source.is_dir():
+                ignore = shutil.ignore_patterns("__pycache__", "cache", "tmp", "*.egg-info")
+                shutil.copytree(source, root / name, ignore=ignore)
+            else:
+                shutil.copyfile(source, root / name)
+        self.write()
+        self.run("git", "init", "-q")
+        self.run("git", "config", "user.email", "test@example.org")
+        self.run("git", "config", "user.name", "test")
+        self.commit()
+
+    def write(self, *changes: str) -> None:
+        """params.yaml: the profile with the repository's own changes and these."""
+        text = compose(self._profile, PROJECT / "profiles", [*self._changes, *changes])
+        (self.root / "params.yaml").write_text(text)
+
+    def run(self, *command: str, expect: int = 0) -> str:
+        """A command's output, stdout and stderr together."""
+        environment = os.environ | {
+            "PYTHONPATH": str(self.root / "src"),
+            "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+        }
+        done = subprocess.run(
+            command,
+            cwd=self.root,
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == expect, done.stdout[-4000:]
+        return done.stdout
+
+    def commit(self) -> None:
+        """Commits everything."""
+        self.run("git", "add", "-A")
+        self.run("git", "commit", "-qm", "state")
+
+    def changed(self) -> set[str]:
+        """The stages that DVC would run."""
+        status = json.loads(self.run("dvc", "status", "--json"))
+        return {name.split(":")[-1] for name in status}
+
+    def ran(self, output: str) -> set[str]:
+        """The stages that a repro ran."""
+        return set(re.findall(r"Running stage '([^']+)'", output))
+
+    def json(self, path: str) -> Any:
+        """A result file."""
+        return json.loads((self.root / path).read_text())
