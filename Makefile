@@ -55,11 +55,13 @@ check: setup-dev ## lint, types, spelling, and that dvc.yaml names the modules i
 	mypy
 	typos
 	python scripts/stage_dependencies.py --check
+	python scripts/readme_results.py --check
 
 fix: setup-dev ## mend what can be mended by a tool
 	ruff check --fix .
 	ruff format .
 	python scripts/stage_dependencies.py
+	python scripts/readme_results.py
 
 bench: setup ## measure training and encoding on this machine
 	python benchmarks/throughput.py

@@ -17,7 +17,6 @@ from leap.evaluation.latency import latency_figures
 from leap.files import write_json
 from leap.settings import Settings
 from leap.stage import run
-from leap.tracking import log_checkpoint
 
 
 def main(settings: Settings, arguments: argparse.Namespace) -> dict[str, Any]:
@@ -33,7 +32,6 @@ def main(settings: Settings, arguments: argparse.Namespace) -> dict[str, Any]:
         **latency_figures(model, sentences, rule, settings.latency, settings.evaluation.seed),
     }
     write_json(Path(f"evaluations/{variant}-{seed}/latency.json"), evidence)
-    log_checkpoint(settings, variant, seed)
     return {
         "stage": "benchmark_latency",
         "variant": variant,

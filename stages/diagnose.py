@@ -19,7 +19,6 @@ from leap.evaluation.evidence import head
 from leap.files import write_json
 from leap.settings import Settings
 from leap.stage import run
-from leap.tracking import log_checkpoint
 
 
 def main(settings: Settings, arguments: argparse.Namespace) -> dict[str, Any]:
@@ -43,7 +42,6 @@ def main(settings: Settings, arguments: argparse.Namespace) -> dict[str, Any]:
         **diagnose(pooled, rule, chosen.nn_k, chosen.bootstrap, chosen.seed),
     }
     write_json(Path(f"evaluations/{variant}-{seed}/diagnose.json"), evidence)
-    log_checkpoint(settings, variant, seed)
     exits = evidence["exit"]
     return {
         "stage": "diagnose",

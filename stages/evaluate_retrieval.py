@@ -18,7 +18,6 @@ from leap.evaluation.retrieval import retrieval_figures
 from leap.files import write_json
 from leap.settings import Settings
 from leap.stage import run
-from leap.tracking import log_checkpoint
 
 
 def main(settings: Settings, arguments: argparse.Namespace) -> dict[str, Any]:
@@ -38,7 +37,6 @@ def main(settings: Settings, arguments: argparse.Namespace) -> dict[str, Any]:
         **figures,
     }
     write_json(Path(f"evaluations/{variant}-{seed}/retrieval/{name}.json"), evidence)
-    log_checkpoint(settings, variant, seed)
     keys = ("ndcg_at_10_full", "ndcg_at_10_exit", "drop", "expected_layers_documents")
     return {
         "stage": "evaluate_retrieval",

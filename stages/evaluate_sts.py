@@ -18,7 +18,6 @@ from leap.evaluation.similarity import pair_cosines, similarity_figures
 from leap.files import write_json
 from leap.settings import Settings
 from leap.stage import run
-from leap.tracking import log_checkpoint
 
 
 def main(settings: Settings, arguments: argparse.Namespace) -> dict[str, Any]:
@@ -35,7 +34,6 @@ def main(settings: Settings, arguments: argparse.Namespace) -> dict[str, Any]:
         **similarity_figures(cosines, pairs.scores, task, chosen.bootstrap, chosen.seed),
     }
     write_json(Path(f"evaluations/{variant}-{seed}/sts/{name}.json"), evidence)
-    log_checkpoint(settings, variant, seed)
     return {
         "stage": "evaluate_sts",
         "variant": variant,

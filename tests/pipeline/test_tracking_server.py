@@ -24,7 +24,8 @@ from leap.gate.registry import promote
 from leap.settings import Settings
 from leap.tracking import Tracking, log_checkpoint
 
-pytestmark = pytest.mark.server
+# A server of its own on a loopback port: the only test that opens a socket.
+pytestmark = [pytest.mark.server, pytest.mark.enable_socket]
 
 
 class Server:

@@ -13,6 +13,7 @@ from typing import Any
 from leap.profiles import compose
 
 PROJECT = Path(__file__).parents[2]
+NO_NETWORK = Path(__file__).with_name("no_network")
 TRACKED = ("src", "stages", "profiles", "dvc.yaml", "requirements.lock", ".dvc", ".dvcignore", ".gitignore")
 
 
@@ -43,7 +44,7 @@ class Repository:
     def run(self, *command: str, expect: int = 0) -> str:
         """A command's output, stdout and stderr together."""
         environment = os.environ | {
-            "PYTHONPATH": str(self.root / "src"),
+            "PYTHONPATH": os.pathsep.join([str(self.root / "src"), str(NO_NETWORK)]),
             "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
         }
         done = subprocess.run(

@@ -5,7 +5,7 @@
         run.metrics(20, {"loss": 2.1})
         run.finish(sha256_of_the_weights)
 
-    log_checkpoint(settings, "leap", 1)     # what every later stage ends with, and `leap track`
+    log_checkpoint(settings, "leap", 1)     # what train and gate end with, and `leap track`
 
 The files of the project are the truth. No failure of MLflow stops a stage; what could not be logged is logged
 by the next call. MLflow is imported when a tracking is opened, not before.
