@@ -132,12 +132,14 @@ def take_over(variant: VariantSettings, folder: Path, record_folder: Path) -> di
 def _identity(variant: VariantSettings, seed: int, cache_folder: Path) -> dict[str, Any]:
     """What the weights are made from: they are the same wherever this is the same, on one machine."""
     settings = variant.model_dump(mode="json", exclude={"name", "description", "checkpoint", "exit"})
+    cache = read_json(cache_folder / "manifest.json", "dvc repro cache_teacher")
     package = Path(__file__).parents[1]
     files = sorted(path for name in CODE for path in [package / name, *(package / name).glob("*.py")])
     return {
         "settings": sha256_of_json(settings),
         "seed": seed,
-        "data": sha256_of(cache_folder / "manifest.json"),
+        # Not the stored layers: another variant may need more of them, which changes nothing here.
+        "data": {key: cache[key] for key in ("teacher", "sentences", "max_length")},
         "code": sha256_of_json([sha256_of(path) for path in files if path.is_file()]),
     }
 
