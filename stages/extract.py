@@ -9,10 +9,11 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from leap.data.beir import write_collection
+from leap.data.collections import write_collection
+from leap.data.evaluation_texts import evaluation_texts
 from leap.data.pairs import write_pairs
 from leap.data.sentences import COUNTS, evaluation_prints, write_sample
-from leap.data.texts import evaluation_texts, training_texts
+from leap.data.training_texts import training_texts
 from leap.files import whole_folder, write_json
 from leap.settings import Settings
 from leap.stage import run

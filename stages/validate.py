@@ -9,8 +9,8 @@ import argparse
 from pathlib import Path
 from typing import Any
 
+from leap.data.evaluation_texts import evaluation_texts
 from leap.data.sentences import evaluation_prints
-from leap.data.texts import evaluation_texts
 from leap.data.validation import derived, read_sentences, validate
 from leap.errors import UserError
 from leap.files import write_json

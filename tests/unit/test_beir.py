@@ -7,7 +7,8 @@ import pandas as pd
 import pytest
 
 from leap.data import package_collection
-from leap.data.beir import read_collection, write_collection
+from leap.data.beir import read_collection
+from leap.data.collections import write_collection
 from leap.data.docstrings import Docstring
 from leap.data.package_collection import docstring_collection
 from leap.errors import UserError

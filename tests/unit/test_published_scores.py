@@ -14,7 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from leap.data.beir import read_collection, write_collection
+from leap.data.beir import read_collection
+from leap.data.collections import write_collection
 from leap.data.pairs import Pairs, read_pairs
 from leap.evaluation.encode import layer_vectors
 from leap.evaluation.layers import cumulative_rates
