@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -222,10 +223,7 @@ def _read_weights(folder: Path) -> dict[str, Tensor]:
         )
     try:
         weights = load_file(path)
-    except Exception as error:
-        # safetensors raises its own SafetensorError class, which is not importable in all versions.
-        if type(error).__name__ != "SafetensorError":
-            raise
+    except SafetensorError as error:
         raise UserError(
             f"{path} is not a whole safetensors file ({error}): fetch or train it again"
         ) from None
