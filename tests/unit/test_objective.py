@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+from tiny_settings import TINY
 from torch.nn import functional as F
 
 from leap.objective import LeapLoss, terms
@@ -15,24 +16,7 @@ LAYERS, ROWS, WIDTH, TEACHER_WIDTH = 4, 5, 6, 8
 
 
 def loss_settings(**changes: object) -> LossSettings:
-    paper = {
-        "alpha": 0.3,
-        "beta": 0.4,
-        "beta_student": 0.7,
-        "gamma": 0.05,
-        "delta": 0.3,
-        "epsilon": 0.2,
-        "tau": 0.98,
-        "tau_c": 0.1,
-        "margin": "sigmoid",
-        "slope": 10.0,
-        "layer_weights": LayerWeights(early=0.5, late=1.5, final=1.0),
-        "late_from": 2,
-        "redundancy_clip": 0.3,
-        "ramp": (0.1, 0.6),
-        "layer_map": "uniform",
-    }
-    return LossSettings.model_validate(paper | changes)
+    return LossSettings.model_validate(TINY["loss"] | {"layer_map": "uniform"} | changes)
 
 
 def vectors(*shape: int, seed: int = 0) -> torch.Tensor:
