@@ -3,6 +3,7 @@
     python stages/cache_teacher.py
 
 Reads data/sentences.parquet, writes data/teacher/. An interrupted run goes on at the first missing shard.
+With `train.teacher: online` (or auto, and a cache above 20 GB) only the manifest is written.
 """
 
 import argparse
@@ -15,7 +16,7 @@ from leap.model.locate import locate
 from leap.objective.layer_map import needed_teacher_layers
 from leap.settings import Settings
 from leap.stage import run
-from leap.teacher import build_cache
+from leap.teacher import build_cache, run_online, write_online
 
 
 def main(settings: Settings, _: argparse.Namespace) -> dict[str, Any]:
@@ -26,14 +27,13 @@ def main(settings: Settings, _: argparse.Namespace) -> dict[str, Any]:
     layers = {depth}.union(
         *(needed_teacher_layers(variant.student.layers, depth, variant.loss) for variant in trained)
     )
-    manifest = build_cache(
-        Path("data/teacher"),
-        teacher,
-        read_sentences(Path("data/sentences.parquet")),
-        sorted(layers),
-        max((variant.train.max_length for variant in trained), default=settings.train.max_length),
-        settings.train.device,
-    )
+    folder, sentences = Path("data/teacher"), read_sentences(Path("data/sentences.parquet"))
+    longest = max((variant.train.max_length for variant in trained), default=settings.train.max_length)
+    width = EncoderConfig.load(teacher.folder).width
+    if run_online(settings.train.teacher, len(sentences), len(layers), width):
+        manifest = write_online(folder, teacher, sentences, sorted(layers), longest)
+    else:
+        manifest = build_cache(folder, teacher, sentences, sorted(layers), longest, settings.train.device)
     return {
         "stage": "cache_teacher",
         "rows": manifest["rows"],

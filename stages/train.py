@@ -5,16 +5,26 @@
 Reads data/sentences.parquet and data/teacher/. Writes models/<variant>-<seed>/ (a sentence-transformers
 folder with leap.json) and evaluations/<variant>-<seed>/training/ (history.jsonl, training.json). Ctrl-C or
 SIGTERM saves the state and leaves; the same command goes on where it stopped.
+
+With `train.processes` above 1 the stage starts itself anew under torchrun. On several machines start it so
+yourself on each, on a shared folder:
+
+    torchrun --nnodes 2 --nproc-per-node 8 --rdzv-backend c10d --rdzv-endpoint HOST:29500 \\
+        stages/train.py --variant leap --seed 1
 """
 
 import argparse
+import os
+import sys
 from pathlib import Path
 from typing import Any
 
 from leap.data.corpus import read_sentences
+from leap.exits.encoder import resolve_device
 from leap.settings import Settings, VariantSettings
 from leap.stage import run
 from leap.tracking import Tracking, log_checkpoint
+from leap.training.ranks import Ranks, joined
 from leap.training.run import take_over, train_student
 
 
@@ -25,29 +35,34 @@ def main(settings: Settings, arguments: argparse.Namespace) -> dict[str, Any]:
     if variant.checkpoint is not None:
         result = take_over(variant, folder, record)
     else:
-        result = _train(settings, variant, seed, folder, record)
+        if variant.train.processes > 1 and "RANK" not in os.environ:
+            _under_torchrun(variant.train.processes)
+        with joined(resolve_device(variant.train.device)) as ranks:
+            result = _train(settings, variant, seed, folder, record, ranks)
+        if not ranks.first:
+            return {"stage": "train", "rank": ranks.rank, **result}
     log_checkpoint(settings, variant.name, seed)
     return {"stage": "train", "variant": variant.name, "seed": seed, **result}
 
 
 def _train(
-    settings: Settings, variant: VariantSettings, seed: int, folder: Path, record: Path
+    settings: Settings, variant: VariantSettings, seed: int, folder: Path, record: Path, ranks: Ranks
 ) -> dict[str, Any]:
     sentences = read_sentences(Path("data/sentences.parquet"))
+    given = (variant, settings.teacher, seed, sentences, Path("data/teacher"), folder, record)
+    if not ranks.first:
+        return train_student(*given, lambda *_: None, ranks)
     tracking = Tracking.open(settings)
     with tracking.training_run(variant.name, seed, variant.model_dump(mode="json")) as live:
-        result = train_student(
-            variant,
-            settings.teacher,
-            seed,
-            sentences,
-            Path("data/teacher"),
-            folder,
-            record,
-            live.metrics,
-        )
+        result = train_student(*given, live.metrics, ranks)
         live.finish(result["checkpoint"])
     return result
+
+
+def _under_torchrun(processes: int) -> None:
+    """Replaces this process by torchrun with the same command, which signals then reach."""
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    os.execv(sys.executable, [*torchrun, f"--nproc-per-node={processes}", *sys.argv])
 
 
 if __name__ == "__main__":

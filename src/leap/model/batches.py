@@ -2,6 +2,7 @@
 
 Rows are ordered by length and their tokens lie one after the other, so the matrix products see no padding;
 attention runs once per distinct length, without a mask. A row's numbers cannot depend on its neighbours.
+On a GPU the rows' offsets take the groups' place (`leap.model.varlen`): one launch whatever the lengths.
 """
 
 from collections.abc import Iterator, Sequence
@@ -10,6 +11,8 @@ from itertools import groupby
 
 import torch
 from torch import Tensor
+
+from leap.model import varlen
 
 
 @dataclass(frozen=True)
@@ -31,23 +34,37 @@ class Batch:
     """Sentences in ascending length.
 
     ids, positions: [N] int64, the tokens of all rows one after the other and their places in their row.
-    groups: the runs of equal length, in order.
+    groups: the runs of equal length, in order; none where a batch of fixed size is made for a GPU.
+    offsets: [B + 1] int32 on a GPU, where each row starts and the last ends; elsewhere None.
+    longest: with offsets, an upper bound of the rows' lengths.
     """
 
     ids: Tensor
     positions: Tensor
     groups: tuple[Group, ...]
+    offsets: Tensor | None = None
+    longest: int = 0
 
     @property
     def rows(self) -> int:
         """How many sentences."""
-        return sum(group.rows for group in self.groups)
+        return sum(group.rows for group in self.groups) if self.groups else len(self._offsets()) - 1
 
     def to(self, device: torch.device) -> "Batch":
         """The same batch on another device."""
-        return Batch(
-            self.ids.to(device, non_blocking=True), self.positions.to(device, non_blocking=True), self.groups
-        )
+        ids = self.ids.to(device, non_blocking=True)
+        positions = self.positions.to(device, non_blocking=True)
+        if not varlen.available(device):
+            return Batch(ids, positions, self.groups)
+        offsets = self._offsets().to(device, non_blocking=True)
+        longest = self.longest or max(group.length for group in self.groups)
+        return Batch(ids, positions, self.groups, offsets, longest)
+
+    def _offsets(self) -> Tensor:
+        if self.offsets is not None:
+            return self.offsets
+        starts = [start for group in self.groups for start in range(group.start, group.stop, group.length)]
+        return torch.tensor([*starts, self.groups[-1].stop], dtype=torch.int32)
 
     def keep(self, kept: Sequence[bool], states: Tensor) -> tuple["Batch", Tensor]:
         """The rows to keep, and their token states.
@@ -66,7 +83,8 @@ class Batch:
                     lengths.append(group.length)
                 row += 1
         index = tokens.nonzero().squeeze(1).to(states.device)
-        return Batch(self.ids[index], self.positions[index], grouped(lengths)), states[index]
+        batch = Batch(self.ids[index], self.positions[index], grouped(lengths))
+        return batch.to(index.device), states[index]
 
 
 def grouped(lengths: Sequence[int]) -> tuple[Group, ...]:

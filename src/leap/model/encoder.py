@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from leap.errors import UserError
+from leap.model import varlen
 from leap.model.batches import Batch
 
 PLAIN_ATTENTION = 64
@@ -107,12 +108,16 @@ class Layer(nn.Module):
 
     def forward(self, states: Tensor, batch: Batch) -> Tensor:
         """[N, D] to [N, D]."""
+        # Under autocast a norm gives float32; the states between the products stay as narrow as they came.
+        dtype = states.dtype
         mixed = self.attention_out(self._attend(self.qkv(states), batch))
-        states = self.attention_norm(states + mixed)
-        out: Tensor = self.norm(states + self.down(F.gelu(self.up(states))))
+        states = self.attention_norm(states + mixed).to(dtype)
+        out: Tensor = self.norm(states + self.down(F.gelu(self.up(states)))).to(dtype)
         return out
 
     def _attend(self, qkv: Tensor, batch: Batch) -> Tensor:
+        if batch.offsets is not None and varlen.handles(qkv, self.heads):
+            return varlen.varlen_attention(qkv, batch.offsets, self.heads, batch.longest)
         width = qkv.shape[1] // 3
         parts = []
         for group in batch.groups:
@@ -148,7 +153,8 @@ class Encoder(nn.Module):
         """The tokens' embeddings, [N, D]."""
         summed = self.words(batch.ids) + self.places(batch.positions) + self.types.weight[0]
         out: Tensor = self.norm(summed)
-        return out
+        device = out.device.type
+        return out.to(torch.get_autocast_dtype(device)) if torch.is_autocast_enabled(device) else out
 
     def forward(self, batch: Batch) -> Tensor:
         """The mean-pooled vectors p_l of every layer.
@@ -192,6 +198,8 @@ class Encoder(nn.Module):
 
 def mean_pool(states: Tensor, batch: Batch) -> Tensor:
     """The mean over each row's tokens, [N, D] to [B, D] float32."""
+    if batch.offsets is not None:
+        return varlen.segment_mean(states, batch.offsets)
     parts = [
         states[group.start : group.stop].view(group.rows, group.length, -1).mean(1, dtype=torch.float32)
         for group in batch.groups

@@ -85,6 +85,12 @@ class LossSettings(Block):
 class TrainSettings(Block):
     """The trainer."""
 
+    @model_validator(mode="after")
+    def _processes_share_a_batch(self) -> Self:
+        if self.batch_size % self.processes:
+            raise ValueError(f"batch_size {self.batch_size} is not a multiple of processes {self.processes}")
+        return self
+
     epochs: int = Field(ge=1)
     batch_size: int = Field(ge=2)
     learning_rate: Annotated[float, Field(gt=0.0)]
@@ -94,8 +100,15 @@ class TrainSettings(Block):
     max_length: int = Field(ge=8)
     precision: Literal["fp32", "bf16"]
     device: str = Field(pattern=r"^(auto|cpu|cuda(:\d+)?)$")
+    # auto: cached, unless the cache would take more than 20 GB.
+    teacher: Literal["auto", "cached", "online"]
+    # Of this machine: one a GPU. Several machines: start the stage by torchrun itself (docs/training.md).
+    processes: int = Field(ge=1)
+    # On CUDA: compiled layers and, in one process, the whole step as one CUDA graph.
+    compile: bool
     log_every: int = Field(ge=1)
     checkpoint_every: int = Field(ge=1)
+    keep_checkpoints: int = Field(ge=1)
 
 
 class ExitSettings(Block):

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
@@ -16,23 +17,27 @@ log = logging.getLogger(__name__)
 
 
 class TrainingState:
-    """Saves and restores a module, its optimizer and the step, in a folder beside the outputs."""
+    """Saves and restores a module, its optimizer and the step, in a folder beside the outputs.
 
-    def __init__(self, folder: Path, identity: dict[str, Any]) -> None:
+    The rate and the order of the batches follow from the step, and nothing else in the training is random, so
+    the step is all there is to keep of them.
+    """
+
+    def __init__(self, folder: Path, identity: dict[str, Any], keep: int = 2) -> None:
         """Prepares the state's folder.
 
         Args:
-            folder: where it lies; it exists only while a training is unfinished.
+            folder: where the states lie, one folder each; it exists only while a training is unfinished.
             identity: settings, data, teacher and code that the training depends on.
+            keep: how many states stay, the newest.
         """
-        self.folder = folder
-        self.identity = identity
+        self.folder, self.identity, self.keep = folder, identity, keep
 
     def save(
         self, module: nn.Module, optimizer: torch.optim.Optimizer, step: int, history: list[dict[str, Any]]
     ) -> None:
-        """Replaces the saved state by the present one."""
-        with whole_folder(self.folder) as beside:
+        """Adds the present state, and removes what is more than `keep`."""
+        with whole_folder(self.folder / f"step-{step:08d}") as beside:
             tensors = {f"module.{name}": tensor for name, tensor in module.state_dict().items()}
             for index, entries in optimizer.state_dict()["state"].items():
                 tensors |= {
@@ -43,37 +48,48 @@ class TrainingState:
             )
             content = {"identity": self.identity, "step": step, "history": history}
             (beside / "state.json").write_text(json.dumps(content))
+        for old in self._states()[self.keep :]:
+            shutil.rmtree(old)
 
     def restore(
         self, module: nn.Module, optimizer: torch.optim.Optimizer
     ) -> tuple[int, list[dict[str, Any]]]:
-        """Loads what an interrupted run left.
+        """Loads what an interrupted run left: its newest state that can be read.
 
         Returns:
             The steps done and the history so far; 0 and nothing where there is no state to go on from.
         """
-        path = self.folder / "state.json"
-        if not path.exists():
-            return 0, []
-        content = json.loads(path.read_text())
-        changed = sorted(key for key in self.identity if content["identity"].get(key) != self.identity[key])
-        if changed:
-            log.warning("%s is of another run (%s changed): starting anew", self.folder, ", ".join(changed))
-            return 0, []
-        tensors = load_file(self.folder / "state.safetensors")
-        module.load_state_dict(_part(tensors, "module."))
-        state = optimizer.state_dict()
-        state["state"] = {}
-        for name, tensor in _part(tensors, "optimizer.").items():
-            index, key = name.split(".", 1)
-            state["state"].setdefault(int(index), {})[key] = tensor
-        optimizer.load_state_dict(state)
-        log.info("going on at step %d of the interrupted run", content["step"])
-        return content["step"], content["history"]
+        for folder in self._states():
+            try:
+                content = json.loads((folder / "state.json").read_text())
+                tensors = load_file(folder / "state.safetensors")
+            except (OSError, ValueError, SafetensorError) as error:
+                log.warning("%s cannot be read (%s): going back to the one before", folder, error)
+                continue
+            saved = content["identity"]
+            changed = sorted(key for key in self.identity if saved.get(key) != self.identity[key])
+            if changed:
+                log.warning("%s is of another run (%s changed): starting anew", folder, ", ".join(changed))
+                self.clear()
+                return 0, []
+            module.load_state_dict(_part(tensors, "module."))
+            state = optimizer.state_dict()
+            state["state"] = {}
+            for name, tensor in _part(tensors, "optimizer.").items():
+                index, key = name.split(".", 1)
+                state["state"].setdefault(int(index), {})[key] = tensor
+            optimizer.load_state_dict(state)
+            log.info("going on at step %d of the interrupted run", content["step"])
+            return content["step"], content["history"]
+        return 0, []
 
     def clear(self) -> None:
         """Removes the state of a training that is done."""
         shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _states(self) -> list[Path]:
+        """The saved states, the newest first."""
+        return sorted(self.folder.glob("step-*"), reverse=True)
 
 
 def _part(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import torch
@@ -22,8 +23,9 @@ from leap.model.tokenizer import SentenceTokenizer
 from leap.objective import LeapLoss
 from leap.settings import VariantSettings
 from leap.settings.sources import ModelSource
-from leap.teacher import TeacherCache
+from leap.teacher import open_teacher
 from leap.training.checkpoint import TrainingState
+from leap.training.ranks import ALONE, Ranks
 from leap.training.tokens import TokenizedText
 from leap.training.trainer import Line, Trainer
 
@@ -31,7 +33,7 @@ log = logging.getLogger(__name__)
 
 
 # The code that the weights depend on; a change elsewhere leaves a trained student as it is.
-CODE = ("training", "objective", "model", "teacher.py")
+CODE = ("training", "objective", "model", "teacher")
 
 
 def train_student(
@@ -43,6 +45,7 @@ def train_student(
     folder: Path,
     record_folder: Path,
     on_line: Callable[[int, Line], None],
+    ranks: Ranks = ALONE,
 ) -> dict[str, Any]:
     """Trains a variant and writes its two folders, each whole or not at all.
 
@@ -58,6 +61,7 @@ def train_student(
         folder: models/<variant>-<seed>, for the student.
         record_folder: evaluations/<variant>-<seed>/training, for history.jsonl and training.json.
         on_line: called with every logged step, for a live tracker.
+        ranks: the processes of this training; the first one writes.
 
     Returns:
         What training.json says: checkpoint (sha256 of the weights), steps, seconds, sentences_per_second.
@@ -73,7 +77,8 @@ def train_student(
         write_json(folder / "leap.json", {"exit": asdict(rule)})
         return kept
     teacher = locate(teacher_source)
-    cache = TeacherCache(cache_folder, sentences, teacher.sha256)
+    device = ranks.device(resolve_device(variant.train.device))
+    cache = open_teacher(cache_folder, sentences, teacher, device, variant.train.precision)
     tokenizer_folder = student_tokenizer_folder(variant.student, teacher.folder)
     tokenizer = SentenceTokenizer(tokenizer_folder, variant.train.max_length)
     text = TokenizedText(sentences, tokenizer)
@@ -83,23 +88,25 @@ def train_student(
     if projection is not None and variant.student.width != cache.width:
         with torch.no_grad():
             loss.projection.get_parameter("weight").copy_(projection)
-    device = resolve_device(variant.train.device)
-    trainer = Trainer(encoder, loss, variant.train, text, sentences, cache, seed, device)
+    trainer = Trainer(encoder, loss, variant.train, text, sentences, cache, seed, device, ranks)
     log.info(
         "%s: %d sentences of %.1f tokens on average, %d steps on %s",
         *(variant.name, len(sentences), text.lengths.mean(), trainer.steps, device),
     )
-    state = TrainingState(folder.with_name(f"{folder.name}.state"), identity)
+    keep = variant.train.keep_checkpoints
+    state = TrainingState(folder.with_name(f"{folder.name}.state"), identity, keep)
     started = time.perf_counter()
     history = trainer.train(state, on_line)
     seconds = time.perf_counter() - started
+    if not ranks.first:
+        return {"steps": trainer.steps}
     with whole_folder(folder) as beside:
-        save_student(encoder.cpu(), beside, tokenizer_folder, variant.student.max_length, rule)
+        save_student(encoder.cpu().eval(), beside, tokenizer_folder, variant.student.max_length, rule)
     result = {
         "checkpoint": sha256_of(folder / "model.safetensors"),
         "steps": trainer.steps,
         "seconds": round(seconds, 1),
-        "sentences_per_second": round(history[-1]["sentences_per_second"], 1),
+        "sentences_per_second": round(median(line["sentences_per_second"] for line in history), 1),
         "loss": history[-1]["loss"],
     }
     _record(record_folder, history, result, identity)
@@ -139,7 +146,8 @@ def _identity(variant: VariantSettings, seed: int, cache_folder: Path) -> dict[s
         "settings": sha256_of_json(settings),
         "seed": seed,
         # Not the stored layers: another variant may need more of them, which changes nothing here.
-        "data": {key: cache[key] for key in ("teacher", "sentences", "max_length")},
+        "data": {key: cache[key] for key in ("teacher", "sentences", "max_length")}
+        | {"online": cache.get("online", False)},
         "code": sha256_of_json([sha256_of(path) for path in files if path.is_file()]),
     }
 

@@ -1,6 +1,6 @@
 """The training text as token ids, and the order in which batches are drawn from it."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -40,28 +40,67 @@ class TokenizedText:
 
     def batch(self, rows: Rows) -> Batch:
         """The sentences of `rows`, which are in ascending length."""
-        ids = np.concatenate([self._ids[self._starts[row] : self._starts[row + 1]] for row in rows])
-        positions = np.concatenate([np.arange(self.lengths[row]) for row in rows])
-        return Batch(
-            torch.from_numpy(ids.astype(np.int64)),
-            torch.from_numpy(positions),
-            grouped(self.lengths[rows].tolist()),
-        )
+        ids, positions = self._flat(rows)
+        return Batch(ids, positions, grouped(self.lengths[rows].tolist()))
+
+    def packed(self, rows: Rows, tokens: int, longest: int) -> Batch:
+        """The sentences of `rows` in a batch of fixed size, for a GPU; tokens after the last row are idle.
+
+        Args:
+            rows: in any order.
+            tokens: the size, at least the rows' sum.
+            longest: an upper bound of the lengths, which is the batch's whatever its rows.
+        """
+        ids, positions = (torch.nn.functional.pad(part, (0, tokens - len(part))) for part in self._flat(rows))
+        ends = np.cumsum(self.lengths[rows])
+        offsets = torch.from_numpy(np.concatenate([[0], ends]).astype(np.int32))
+        return Batch(ids, positions, (), offsets, longest)
+
+    def largest(self, batches: Iterable[Rows]) -> int:
+        """The most tokens that any of the batches has, in whole 128s: the size for `packed`."""
+        return -(-max(int(self.lengths[rows].sum()) for rows in batches) // 128) * 128
+
+    def _flat(self, rows: Rows) -> tuple[Tensor, Tensor]:
+        lengths = self.lengths[rows]
+        ends = np.cumsum(lengths)
+        positions = np.arange(ends[-1]) - np.repeat(ends - lengths, lengths)
+        ids = self._ids[np.repeat(self._starts[rows], lengths) + positions]
+        return torch.from_numpy(ids.astype(np.int64)), torch.from_numpy(positions)
 
 
-def epoch_batches(lengths: Rows, batch_size: int, seed: int, epoch: int) -> list[Rows]:
+def epoch_batches(lengths: Rows, batch_size: int, seed: int, epoch: int, mixed: bool = False) -> list[Rows]:
     """The rows of every batch of an epoch, each batch in ascending length.
 
     The order depends on nothing but the arguments, so a resumed run continues the same one. Rows that do not
     fill a last batch sit the epoch out; a text smaller than one batch is one batch.
+
+    Args:
+        lengths: of the sentences, in tokens.
+        batch_size: rows a batch.
+        seed: of the order.
+        epoch: likewise, so that every epoch has its own.
+        mixed: every batch has sentences of all lengths, one from each of `batch_size` strata, and so nearly
+            the same number of tokens, as packed rows on a GPU want it. Else lengths within a batch are
+            alike, which saves a CPU's launches.
     """
     generator = np.random.default_rng([seed, epoch])
     rows = generator.permutation(len(lengths))
     if len(rows) > batch_size:
         rows = rows[: len(rows) - len(rows) % batch_size]
+    batches = _mixed(rows, lengths, batch_size, generator) if mixed else _alike(rows, lengths, batch_size)
+    return [batches[index] for index in generator.permutation(len(batches))]
+
+
+def _alike(rows: Rows, lengths: Rows, batch_size: int) -> list[Rows]:
     batches: list[Rows] = []
     for start in range(0, len(rows), batch_size * POOLED_BATCHES):
         pool = rows[start : start + batch_size * POOLED_BATCHES]
         ordered = pool[np.argsort(lengths[pool], kind="stable")]
         batches += [ordered[i : i + batch_size] for i in range(0, len(ordered), batch_size)]
-    return [batches[index] for index in generator.permutation(len(batches))]
+    return batches
+
+
+def _mixed(rows: Rows, lengths: Rows, batch_size: int, generator: np.random.Generator) -> list[Rows]:
+    ordered = rows[np.argsort(lengths[rows], kind="stable")]
+    strata = ordered.reshape(min(batch_size, len(rows)), -1)
+    return list(generator.permuted(strata, axis=1).T.copy())

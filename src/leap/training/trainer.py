@@ -13,12 +13,15 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from leap.errors import UserError
+from leap.model import varlen
 from leap.model.encoder import Encoder
-from leap.objective import LeapLoss
 from leap.progress import bar
 from leap.settings.student import TrainSettings
-from leap.teacher import TeacherCache
+from leap.teacher import Teacher
+from leap.training.captured import CapturedStep
 from leap.training.checkpoint import TrainingState
+from leap.training.ranks import ALONE, Ranks
+from leap.training.step import Distillation, Step, StepInput, Update, adamw
 from leap.training.tokens import Rows, TokenizedText, epoch_batches
 
 log = logging.getLogger(__name__)
@@ -27,46 +30,61 @@ Line = dict[str, float]
 
 
 class Trainer:
-    """Trains a student on cached teacher vectors; stops cleanly, and goes on where it stopped."""
+    """Trains a student on a teacher's vectors; stops cleanly, and goes on where it stopped.
+
+    One loop for a CPU, a GPU and several: on a GPU rows are packed into batches of one size, layers and loss
+    are compiled, and with one process the whole step is a CUDA graph; each of several processes takes its
+    share of every batch.
+    """
 
     def __init__(
         self,
         encoder: Encoder,
-        loss: LeapLoss,
+        loss: nn.Module,
         settings: TrainSettings,
         text: TokenizedText,
         sentences: Sequence[str],
-        teacher: TeacherCache,
+        teacher: Teacher,
         seed: int,
         device: torch.device,
+        ranks: Ranks = ALONE,
     ) -> None:
         """Prepares the training.
 
         Args:
             encoder: the started student, trained in place.
             loss: the objective, whose projection is trained too.
-            settings: epochs, batch size, learning rate.
+            settings: epochs, batch size (of all processes together), learning rate.
             text: the sentences as tokens of the student's tokenizer.
             sentences: the same sentences, to name them in an error.
-            teacher: their cached vectors.
+            teacher: their vectors.
             seed: of the order of the batches.
-            device: where to compute.
+            device: where this process computes.
+            ranks: the processes of this training.
+
+        Raises:
+            UserError: the processes cannot share a batch evenly.
         """
-        self.encoder, self.loss, self.settings = encoder.to(device), loss.to(device), settings
-        self.text, self.sentences, self.teacher = text, sentences, teacher
-        self.seed, self.device = seed, device
-        self.module = nn.ModuleDict({"encoder": encoder, "loss": loss})
-        self.optimizer = torch.optim.AdamW(
-            _parameter_groups(self.module, settings.weight_decay), lr=settings.learning_rate, fused=True
-        )
-        self.steps = settings.epochs * len(epoch_batches(text.lengths, settings.batch_size, seed, 0))
+        self.settings, self.text, self.sentences = settings, text, sentences
+        self.teacher, self.seed, self.device, self.ranks = teacher, seed, device, ranks
+        self.packed = varlen.available(device)
+        self.module = Distillation(encoder, loss, teacher.layers).to(device)
+        self.optimizer = adamw(self.module, settings, device)
+        self._rows = min(settings.batch_size, len(text))
+        if self._rows % ranks.world:
+            raise UserError(
+                f"train.batch_size: batches of {self._rows} sentences cannot be shared evenly by "
+                f"{ranks.world} processes"
+            )
+        self.steps = settings.epochs * (len(text) // self._rows)
+        self._noted: list[tuple[int, Rows, Tensor]] = []
 
     def train(self, state: TrainingState, on_line: Callable[[int, Line], None]) -> list[dict[str, Any]]:
         """Runs to the end, from the saved state if there is one.
 
         Args:
             state: where to save and what to go on from.
-            on_line: called with the step and the figures of every logged step.
+            on_line: called with the step and the figures of every logged step, in the first process.
 
         Returns:
             The history, a line a logged step.
@@ -77,71 +95,138 @@ class Trainer:
         """
         torch.set_flush_denormal(True)
         done, history = state.restore(self.module, self.optimizer)
-        self.encoder.train()
-        started, sentences_seen = time.perf_counter(), 0
-        with _signals_noted() as noted, bar(total=self.steps, initial=done, unit="step") as progress:
+        if self.packed:
+            self._reserve()
+        if done == 0:
+            self._log_start()
+        update, terms = self._prepared()
+        quiet = not self.ranks.first
+        with (
+            _signals_noted() as noted,
+            bar(total=self.steps, initial=done, unit="step", disable=quiet) as progress,
+        ):
+            clock = _Clock()
             for step, rows in self._batches(done):
-                parts = self._step(step, rows)
-                sentences_seen += len(rows)
+                self._noted.append((step, rows, update(self._inputs(step, rows))))
+                clock.sentences += len(rows) * self.ranks.world
                 progress.update()
-                if step % self.settings.log_every == 0 or step == self.steps:
-                    line = {
-                        "step": step,
-                        "epoch": step * self.settings.epochs / self.steps,
-                        **{name: float(value) for name, value in parts.items()},
-                        "sentences_per_second": sentences_seen / (time.perf_counter() - started),
-                    }
-                    history.append(line)
-                    progress.set_postfix(loss=f"{line['loss']:.4f}")
-                    on_line(step, line)
-                if noted or step % self.settings.checkpoint_every == 0:
+                last = step == self.steps
+                stop = self.ranks.any(bool(noted))
+                save = stop or step % self.settings.checkpoint_every == 0
+                if step % self.settings.log_every == 0 or last or save:
+                    line = self._read(terms)
+                    if step % self.settings.log_every == 0 or last:
+                        history.append(line | {"sentences_per_second": clock.rate()})
+                        progress.set_postfix(loss=f"{line['loss']:.4f}")
+                        if self.ranks.first:
+                            on_line(step, history[-1])
+                if save and self.ranks.first:
                     state.save(self.module, self.optimizer, step, history)
-                if noted:
+                if stop:
                     log.warning("saved at step %d of %d", step, self.steps)
                     raise KeyboardInterrupt
-        self.encoder.eval()
         return history
 
-    def _batches(self, done: int) -> Iterator[tuple[int, Rows]]:
-        """The remaining batches with their step, counted from 1."""
-        step = 0
+    def _batches(self, done: int = 0) -> Iterator[tuple[int, Rows]]:
+        """The remaining batches with their step, counted from 1, and this process's rows of them."""
+        step, world = 0, self.ranks.world
         for epoch in range(self.settings.epochs):
-            for rows in epoch_batches(self.text.lengths, self.settings.batch_size, self.seed, epoch):
+            for rows in epoch_batches(self.text.lengths, self._rows, self.seed, epoch, mixed=self.packed):
                 step += 1
                 if step > done:
-                    yield step, rows
+                    yield step, rows[self.ranks.rank :: world]
 
-    def _step(self, step: int, rows: Rows) -> dict[str, Tensor | float]:
-        batch = self.text.batch(rows).to(self.device)
-        teacher = self.teacher.rows(rows).to(self.device)
-        rate = learning_rate_at(step, self.steps, self.settings)
-        for group in self.optimizer.param_groups:
-            group["lr"] = rate
-        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.settings.precision == "bf16"):
-            pooled = self.encoder(batch)
-        if step == 1:
-            _log_start(pooled)
-        total, parts = self.loss(pooled, teacher, self.teacher.layers, (step - 1) / self.steps)
-        if not torch.isfinite(total):
-            raise UserError(self._not_finite(step, parts, rows))
-        self.optimizer.zero_grad()
-        total.backward()
-        norm = nn.utils.clip_grad_norm_(self.module.parameters(), self.settings.max_grad_norm)
-        self.optimizer.step()
+    def _reserve(self) -> None:
+        batches = [rows for _, rows in self._batches()]
+        self._tokens, self._longest = self.text.largest(batches), int(self.text.lengths.max())
+        self.teacher.reserve(batches)
+
+    def _inputs(self, step: int, rows: Rows) -> StepInput:
+        batch = self.text.packed(rows, self._tokens, self._longest) if self.packed else self.text.batch(rows)
+        given = StepInput(
+            batch,
+            self.teacher.inputs(rows, fixed=self.packed),
+            torch.tensor((step - 1) / self.steps),
+            torch.tensor(learning_rate_at(step, self.steps, self.settings)),
+        )
+        if self.device.type == "cpu":
+            return given
+        return given.map(lambda part: part.pin_memory().to(self.device, non_blocking=True))
+
+    def _prepared(self) -> tuple[Update, list[str]]:
+        """The update as this device runs it best, and the terms' names, which its first call fills in."""
+        compiled = self.packed and self.settings.compile
+        if compiled:
+            for layer in self.module.encoder.layers:
+                layer.compile(dynamic=False)
+            self.module.loss.compile(dynamic=False)
+        module: nn.Module = self.module
+        if self.ranks.world > 1:
+            module = nn.parallel.DistributedDataParallel(module, gradient_as_bucket_view=True)
+        step = Step(module, self.optimizer, self.teacher, self.settings)
+        captured = compiled and self.ranks.world == 1
+        log.info(
+            "%s",
+            "the step is compiled and one CUDA graph"
+            if captured
+            else f"the step runs kernel by kernel in {self.ranks.world} process(es), "
+            f"{'compiled' if compiled else 'not compiled'}",
+        )
+        return (CapturedStep(step) if captured else step), step.terms
+
+    def _read(self, terms: list[str]) -> Line:
+        """The figures of the last step, once all steps since the last reading are seen to be finite."""
+        values = torch.stack([values for _, _, values in self._noted]).cpu()
+        here = ~torch.isfinite(values).all(1)
+        if self.ranks.any(bool(here.any())):
+            place = int(here.int().argmax()) if here.any() else -1
+            raise UserError(self._not_finite(*self._noted[place][:2], values[place], terms))
+        step = self._noted[-1][0]
+        self._noted.clear()
+        loss, norm, *parts = self.ranks.mean(values[-1]).tolist()
         return {
-            "learning_rate": rate,
+            "step": step,
+            "epoch": step * self.settings.epochs / self.steps,
+            "learning_rate": learning_rate_at(step, self.steps, self.settings),
             "grad_norm": norm,
-            "loss": total.detach(),
-            **{f"loss_{name}": value for name, value in parts.items()},
+            "loss": loss,
+            **{f"loss_{name}": value for name, value in zip(terms, parts, strict=True)},
         }
 
-    def _not_finite(self, step: int, parts: dict[str, Tensor], rows: Rows) -> str:
-        bad = [name for name, value in parts.items() if not torch.isfinite(value)] or ["sum"]
+    def _not_finite(self, step: int, rows: Rows, values: Tensor, terms: list[str]) -> str:
+        names = ["sum", "gradient", *terms]
+        bad = [name for name, value in zip(names, values, strict=True) if not torch.isfinite(value)]
+        named = [name for name in bad if name in terms] or bad or ["of another process"]
         quoted = "; ".join(self.sentences[row][:80] for row in rows[:3])
         return (
-            f"the loss is not finite at step {step} (term {', '.join(bad)}), in the batch that begins with: "
-            f"{quoted}. Lower train.learning_rate, or raise loss.tau_c"
+            f"the loss is not finite at step {step} (term {', '.join(named)}), in the batch that begins "
+            f"with: {quoted}. Lower train.learning_rate, or raise loss.tau_c"
         )
+
+    @torch.no_grad()
+    def _log_start(self) -> None:
+        """How far each layer is from the last before training, and how many the margin cannot reach."""
+        _, rows = next(self._batches())
+        pooled = self.module.encoder(self._inputs(1, rows).batch)
+        similarity = F.cosine_similarity(pooled[1:].float(), pooled[-1:].float(), dim=-1)
+        log.info(
+            "at the start: similarity to the final layer by layer %s; %.0f %% of sentence layers in the "
+            "sigmoid's dead zone (below 0.5)",
+            " ".join(f"{value:.2f}" for value in similarity.mean(1).tolist()),
+            100 * float((similarity < 0.5).float().mean()),
+        )
+
+
+class _Clock:
+    """Sentences a second since the last reading, at which the device has done all its work."""
+
+    def __init__(self) -> None:
+        self.sentences, self._since = 0, time.perf_counter()
+
+    def rate(self) -> float:
+        now = time.perf_counter()
+        rate, self.sentences, self._since = self.sentences / (now - self._since), 0, now
+        return rate
 
 
 def learning_rate_at(step: int, steps: int, settings: TrainSettings) -> float:
@@ -151,25 +236,6 @@ def learning_rate_at(step: int, steps: int, settings: TrainSettings) -> float:
         return settings.learning_rate * step / warm
     share = (step - warm) / max(1.0, steps - warm)
     return settings.learning_rate * 0.5 * (1 + math.cos(math.pi * share))
-
-
-def _parameter_groups(module: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
-    # Biases and norms are not decayed, as is usual for BERT.
-    decayed = [p for p in module.parameters() if p.ndim >= 2]
-    plain = [p for p in module.parameters() if p.ndim < 2]
-    return [{"params": decayed, "weight_decay": weight_decay}, {"params": plain, "weight_decay": 0.0}]
-
-
-def _log_start(pooled: Tensor) -> None:
-    """How far each layer is from the last before training, and how many the sigmoid margin cannot reach."""
-    similarity = F.cosine_similarity(pooled[1:].detach().float(), pooled[-1:].detach().float(), dim=-1)
-    layers = similarity.mean(1).tolist()
-    log.info(
-        "at the start: similarity to the final layer by layer %s; %.0f %% of sentence layers in the "
-        "sigmoid's dead zone (below 0.5)",
-        " ".join(f"{value:.2f}" for value in layers),
-        100 * float((similarity < 0.5).float().mean()),
-    )
 
 
 @contextmanager

@@ -3,7 +3,7 @@
 import hashlib
 import json
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +15,15 @@ from leap.errors import UserError
 from leap.exits.encoder import resolve_device
 from leap.files import read_json, sha256_of, whole_file, write_json
 from leap.model.batches import by_length
-from leap.model.encoder import Encoder
+from leap.model.encoder import Encoder, EncoderConfig
 from leap.model.locate import Located
 from leap.model.tokenizer import SentenceTokenizer
 from leap.progress import bar
+from leap.teacher.interface import Rows, TeacherInput
 
 log = logging.getLogger(__name__)
+
+Halves = np.ndarray[Any, np.dtype[np.float16]]
 
 SHARD_BYTES = 2**30
 SHARD_ROWS = 1024
@@ -49,17 +52,7 @@ def build_cache(
     check_mean_pooling(teacher.folder)
     encoder = Encoder.load(teacher.folder).to(resolve_device(device))
     tokenizer = SentenceTokenizer(teacher.folder, max_length)
-    identity = {
-        "teacher": teacher.sha256,
-        "tokenizer": sha256_of(teacher.folder / "tokenizer.json"),
-        "pooling": "mean",
-        "max_length": max_length,
-        "dtype": "float16",
-        "width": encoder.config.width,
-        "layers": layers,
-        "rows": len(sentences),
-        "sentences": sha256_of_sentences(sentences),
-    }
+    identity = identity_of(teacher, sentences, layers, max_length)
     folder.mkdir(parents=True, exist_ok=True)
     if _begin(folder, identity):
         log.info("the teacher cache is whole: nothing to compute")
@@ -85,37 +78,40 @@ def build_cache(
 class TeacherCache:
     """A whole cache, opened for reading."""
 
-    def __init__(self, folder: Path, sentences: Sequence[str], teacher: str) -> None:
-        """Opens and checks the cache.
+    def __init__(self, folder: Path, manifest: dict[str, Any]) -> None:
+        """Opens the cache and checks its shards.
 
         Args:
             folder: of the cache.
-            sentences: the training text in order, which must be the cached one.
-            teacher: sha256 of the teacher's weights, likewise.
+            manifest: its manifest.json.
 
         Raises:
-            UserError: the cache is of another teacher or text, or a shard is missing or changed.
+            UserError: a shard is missing or changed.
         """
-        manifest = read_json(folder / "manifest.json", "dvc repro cache_teacher")
-        for key, wanted in {"teacher": teacher, "sentences": sha256_of_sentences(sentences)}.items():
-            if manifest[key] != wanted:
-                raise UserError(
-                    f"{folder}/manifest.json: {key} is {manifest[key][:12]}…, expected {wanted[:12]}…: the "
-                    "cache belongs to another run; `dvc repro cache_teacher` makes the right one"
-                )
         self.layers: list[int] = manifest["layers"]
         self.width: int = manifest["width"]
         self._starts = np.cumsum([0, *(shard["rows"] for shard in manifest["shards"])])
         self._shards = [self._open(folder, shard) for shard in manifest["shards"]]
 
-    def rows(self, indices: "np.ndarray[Any, np.dtype[np.int64]]") -> Tensor:
-        """The pooled layers of some sentences, [S, B, D_t] float32, in the order of `indices`."""
+    def reserve(self, batches: Iterable[Rows]) -> None:
+        """As `Teacher.reserve`: a cache's rows are all of one size."""
+
+    def inputs(self, rows: Rows, fixed: bool = True) -> Tensor:
+        """As `Teacher.inputs`: the stored vectors, [B, S, D_t] float16."""
+        return torch.from_numpy(self._read(rows))
+
+    def vectors(self, given: TeacherInput) -> Tensor:
+        """As `Teacher.vectors`."""
+        assert isinstance(given, Tensor)
+        return given.transpose(0, 1).float()
+
+    def _read(self, indices: Rows) -> Halves:
         out = np.empty((len(indices), len(self.layers), self.width), dtype=np.float16)
         shard_of = np.searchsorted(self._starts, indices, side="right") - 1
         for number in np.unique(shard_of):
             chosen = shard_of == number
             out[chosen] = self._shards[number][indices[chosen] - self._starts[number]]
-        return torch.from_numpy(out).transpose(0, 1).float()
+        return out
 
     def _open(self, folder: Path, shard: dict[str, Any]) -> "np.memmap[Any, np.dtype[np.float16]]":
         path = folder / shard["file"]
@@ -125,6 +121,23 @@ class TeacherCache:
                 "delete the folder and run `dvc repro cache_teacher`"
             )
         return np.memmap(path, np.float16, "r", shape=(shard["rows"], len(self.layers), self.width))
+
+
+def identity_of(
+    teacher: Located, sentences: Sequence[str], layers: list[int], max_length: int
+) -> dict[str, Any]:
+    """What the teacher's vectors are made from: the manifest's first part."""
+    return {
+        "teacher": teacher.sha256,
+        "tokenizer": sha256_of(teacher.folder / "tokenizer.json"),
+        "pooling": "mean",
+        "max_length": max_length,
+        "dtype": "float16",
+        "width": EncoderConfig.load(teacher.folder).width,
+        "layers": layers,
+        "rows": len(sentences),
+        "sentences": sha256_of_sentences(sentences),
+    }
 
 
 def sha256_of_sentences(sentences: Sequence[str]) -> str:

@@ -1,0 +1,161 @@
+"""Attention and means over packed rows on a GPU, one launch for rows of any length.
+
+`torch.library` operators, so that `torch.compile` and CUDA graphs take them whole. Tokens that belong to no
+row (a batch padded at its end to a fixed size) get zeros, forward and backward.
+Their slow twins are `attention` and `mean_pool`'s loop over groups in `leap.model.encoder`.
+"""
+
+from functools import cache
+from importlib.util import find_spec
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch import Tensor
+
+# Rows up to this long lie in one tile of our own kernels; longer batches go to PyTorch's flash attention.
+LONGEST_TILE = 128
+TILES = (16, 32, 64, LONGEST_TILE)
+_WARPS = {16: 1, 32: 1, 64: 4, LONGEST_TILE: 8}
+
+
+def available(device: torch.device) -> bool:
+    """Whether batches on this device are computed by their offsets: CUDA, with PyTorch's Triton."""
+    return device.type == "cuda" and find_spec("triton") is not None
+
+
+def handles(qkv: Tensor, heads: int) -> bool:
+    """Whether these operators compute such an input: half precision on CUDA, a head size tiles can hold."""
+    size = qkv.shape[-1] // 3 // heads
+    return qkv.is_cuda and qkv.dtype in (torch.float16, torch.bfloat16) and size in (16, 32, 64, 128)
+
+
+def varlen_attention(qkv: Tensor, offsets: Tensor, heads: int, longest: int) -> Tensor:
+    """softmax(q k^T / sqrt(d)) v within each row.
+
+    Args:
+        qkv: [N, 3 D], float16 or bfloat16, on CUDA.
+        offsets: [B + 1] int32, where each row starts, and the end of the last.
+        heads: of width D / heads each.
+        longest: an upper bound of the rows' lengths; decides which kernels are launched.
+
+    Returns:
+        [N, D].
+    """
+    if longest <= LONGEST_TILE:
+        return torch.ops.leap.short_attention(qkv, offsets, heads, longest)  # type: ignore[no-any-return]
+    from torch.nn.attention.varlen import varlen_attn
+
+    query, key, value = qkv.view(len(qkv), 3, heads, -1).unbind(1)
+    mixed: Any = varlen_attn(query, key, value, offsets, offsets, longest, longest)
+    return mixed.reshape(len(qkv), -1)  # type: ignore[no-any-return]
+
+
+def segment_mean(states: Tensor, offsets: Tensor) -> Tensor:
+    """The mean of each row's tokens; [N, D] on CUDA and [B + 1] int32 to [B, D] float32."""
+    return torch.ops.leap.segment_mean(states, offsets)  # type: ignore[no-any-return]
+
+
+@cache
+def _kernels() -> ModuleType:
+    # Triton comes with PyTorch's CUDA builds only.
+    from leap.model import varlen_kernels
+
+    return varlen_kernels
+
+
+def _launch(
+    kernel: Any, source: list[Tensor], out: Tensor, offsets: Tensor, heads: int, longest: int
+) -> None:
+    size = source[0].shape[1] // 3 // heads
+    low = 0
+    for tile in TILES:
+        per = next(per for per in (4, 3, 2, 1) if heads % per == 0) if tile <= 32 else 1
+        grid = (len(offsets) - 1, heads // per)
+        kernel[grid](
+            *source, out, offsets, size**-0.5, HEADS=heads, D=size, TILE=tile, LOW=low, PER=per,
+            num_warps=_WARPS[tile],
+        )  # fmt: skip
+        if tile >= longest:
+            break
+        low = tile
+
+
+@torch.library.custom_op("leap::short_attention", mutates_args=())
+def _short_attention(qkv: Tensor, offsets: Tensor, heads: int, longest: int) -> Tensor:
+    out = qkv.new_zeros(len(qkv), qkv.shape[1] // 3)
+    _launch(_kernels().attention_forward, [qkv], out, offsets, heads, longest)
+    return out
+
+
+@torch.library.custom_op("leap::short_attention_backward", mutates_args=())
+def _short_attention_backward(qkv: Tensor, grad: Tensor, offsets: Tensor, heads: int, longest: int) -> Tensor:
+    out = torch.zeros_like(qkv)
+    _launch(_kernels().attention_backward, [qkv, grad.contiguous()], out, offsets, heads, longest)
+    return out
+
+
+@torch.library.custom_op("leap::segment_mean", mutates_args=())
+def _segment_mean(states: Tensor, offsets: Tensor) -> Tensor:
+    rows, width = len(offsets) - 1, states.shape[1]
+    out = states.new_empty(rows, width, dtype=torch.float32)
+    _kernels().mean_forward[(rows, -(-width // 128))](
+        states, out, offsets, WIDTH=width, BLOCK=128, num_warps=2
+    )
+    return out
+
+
+@torch.library.custom_op("leap::segment_mean_backward", mutates_args=())
+def _segment_mean_backward(grad: Tensor, offsets: Tensor, tokens: int, dtype: torch.dtype) -> Tensor:
+    rows, width = grad.shape
+    out = torch.zeros(tokens, width, dtype=dtype, device=grad.device)
+    _kernels().mean_backward[(rows, -(-width // 128))](
+        grad.contiguous(), out, offsets, WIDTH=width, BLOCK=128, num_warps=2
+    )
+    return out
+
+
+@_short_attention.register_fake
+def _(qkv: Tensor, offsets: Tensor, heads: int, longest: int) -> Tensor:
+    return qkv.new_empty(len(qkv), qkv.shape[1] // 3)
+
+
+@_short_attention_backward.register_fake
+def _(qkv: Tensor, grad: Tensor, offsets: Tensor, heads: int, longest: int) -> Tensor:
+    return torch.empty_like(qkv)
+
+
+@_segment_mean.register_fake
+def _(states: Tensor, offsets: Tensor) -> Tensor:
+    return states.new_empty(len(offsets) - 1, states.shape[1], dtype=torch.float32)
+
+
+@_segment_mean_backward.register_fake
+def _(grad: Tensor, offsets: Tensor, tokens: int, dtype: torch.dtype) -> Tensor:
+    return grad.new_empty(tokens, grad.shape[1], dtype=dtype)
+
+
+def _keep_attention(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    qkv, offsets, ctx.heads, ctx.longest = inputs
+    ctx.save_for_backward(qkv, offsets)
+
+
+def _attention_gradient(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
+    qkv, offsets = ctx.saved_tensors
+    given = torch.ops.leap.short_attention_backward(qkv, grad, offsets, ctx.heads, ctx.longest)
+    return given, None, None, None
+
+
+def _keep_mean(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    states, offsets = inputs
+    ctx.tokens, ctx.dtype = len(states), states.dtype
+    ctx.save_for_backward(offsets)
+
+
+def _mean_gradient(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+    (offsets,) = ctx.saved_tensors
+    return torch.ops.leap.segment_mean_backward(grad, offsets, ctx.tokens, ctx.dtype), None
+
+
+_short_attention.register_autograd(_attention_gradient, setup_context=_keep_attention)
+_segment_mean.register_autograd(_mean_gradient, setup_context=_keep_mean)

@@ -1,0 +1,115 @@
+"""Triton kernels for short packed rows: attention and the mean over a row's tokens.
+
+A program computes one row and a few heads with the whole row in one tile, so a row of sixteen tokens costs a
+16 x 16 product; flash attention pads every row to 128. Rows are sorted into tile sizes by early return: each
+size is one launch over all rows, whose grid does not depend on the batch (a CUDA graph needs that).
+"""
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def attention_forward(
+    qkv, out, offsets, scale, HEADS: tl.constexpr, D: tl.constexpr, TILE: tl.constexpr, LOW: tl.constexpr,
+    PER: tl.constexpr,
+):  # fmt: skip
+    """out = softmax(q k^T scale) v for rows of LOW < length <= TILE.
+
+    qkv [N, 3, HEADS, D], out [N, HEADS, D].
+    """
+    row = tl.program_id(0)
+    start = tl.load(offsets + row)
+    length = tl.load(offsets + row + 1) - start
+    if (length > LOW) & (length <= TILE):
+        token = tl.arange(0, TILE)
+        inside = token < length
+        column = tl.arange(0, D)
+        at = (start + token).to(tl.int64)
+        for step in tl.static_range(PER):
+            head = tl.program_id(1) * PER + step
+            source = qkv + at[:, None] * (3 * HEADS * D) + head * D + column[None, :]
+            query = tl.load(source, mask=inside[:, None], other=0.0)
+            key = tl.load(source + HEADS * D, mask=inside[:, None], other=0.0)
+            value = tl.load(source + 2 * HEADS * D, mask=inside[:, None], other=0.0)
+            scores = tl.dot(query, tl.trans(key)) * scale
+            scores = tl.where(inside[None, :], scores, -float("inf"))
+            scores = tl.exp(scores - tl.max(scores, 1)[:, None])
+            scores = scores / tl.sum(scores, 1)[:, None]
+            mixed = tl.dot(scores.to(value.dtype), value)
+            target = out + at[:, None] * (HEADS * D) + head * D + column[None, :]
+            tl.store(target, mixed.to(value.dtype), mask=inside[:, None])
+
+
+@triton.jit
+def attention_backward(
+    qkv, grad, out, offsets, scale, HEADS: tl.constexpr, D: tl.constexpr, TILE: tl.constexpr,
+    LOW: tl.constexpr, PER: tl.constexpr,
+):  # fmt: skip
+    """The gradient of `attention_forward`, whose scores are computed again.
+
+    grad [N, HEADS, D], out [N, 3, HEADS, D].
+    """
+    row = tl.program_id(0)
+    start = tl.load(offsets + row)
+    length = tl.load(offsets + row + 1) - start
+    if (length > LOW) & (length <= TILE):
+        token = tl.arange(0, TILE)
+        inside = token < length
+        column = tl.arange(0, D)
+        at = (start + token).to(tl.int64)
+        for step in tl.static_range(PER):
+            head = tl.program_id(1) * PER + step
+            place = at[:, None] * (3 * HEADS * D) + head * D + column[None, :]
+            query = tl.load(qkv + place, mask=inside[:, None], other=0.0)
+            key = tl.load(qkv + place + HEADS * D, mask=inside[:, None], other=0.0)
+            value = tl.load(qkv + place + 2 * HEADS * D, mask=inside[:, None], other=0.0)
+            given = tl.load(
+                grad + at[:, None] * (HEADS * D) + head * D + column[None, :], mask=inside[:, None], other=0.0
+            )
+            scores = tl.dot(query, tl.trans(key)) * scale
+            scores = tl.where(inside[None, :], scores, -float("inf"))
+            scores = tl.exp(scores - tl.max(scores, 1)[:, None])
+            scores = scores / tl.sum(scores, 1)[:, None]
+            by_score = tl.dot(given, tl.trans(value))
+            by_score = scores * (by_score - tl.sum(scores * by_score, 1)[:, None]) * scale
+            by_score = by_score.to(query.dtype)
+            by_query = tl.dot(by_score, key)
+            by_key = tl.dot(tl.trans(by_score), query)
+            by_value = tl.dot(tl.trans(scores.to(given.dtype)), given)
+            tl.store(out + place, by_query.to(query.dtype), mask=inside[:, None])
+            tl.store(out + place + HEADS * D, by_key.to(query.dtype), mask=inside[:, None])
+            tl.store(out + place + 2 * HEADS * D, by_value.to(query.dtype), mask=inside[:, None])
+
+
+@triton.jit
+def mean_forward(states, out, offsets, WIDTH: tl.constexpr, BLOCK: tl.constexpr):
+    """out[row] = the mean of the row's tokens; states [N, WIDTH], out [B, WIDTH] float32."""
+    row = tl.program_id(0)
+    start = tl.load(offsets + row)
+    length = tl.load(offsets + row + 1) - start
+    column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    token = tl.arange(0, 16)
+    total = tl.zeros((BLOCK,), tl.float32)
+    for first in range(0, length, 16):
+        inside = (first + token < length)[:, None] & (column < WIDTH)[None, :]
+        at = (start + first + token).to(tl.int64)
+        values = tl.load(states + at[:, None] * WIDTH + column[None, :], mask=inside, other=0.0)
+        total += tl.sum(values.to(tl.float32), 0)
+    tl.store(out + row * WIDTH + column, total / length, mask=column < WIDTH)
+
+
+@triton.jit
+def mean_backward(grad, out, offsets, WIDTH: tl.constexpr, BLOCK: tl.constexpr):
+    """out[token] = grad[row] / length for the row's tokens; grad [B, WIDTH] float32, out [N, WIDTH]."""
+    row = tl.program_id(0)
+    start = tl.load(offsets + row)
+    length = tl.load(offsets + row + 1) - start
+    column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    token = tl.arange(0, 16)
+    share = tl.load(grad + row * WIDTH + column, mask=column < WIDTH, other=0.0) / length
+    for first in range(0, length, 16):
+        inside = (first + token < length)[:, None] & (column < WIDTH)[None, :]
+        at = (start + first + token).to(tl.int64)
+        values = tl.broadcast_to(share[None, :], (16, BLOCK)).to(out.dtype.element_ty)
+        tl.store(out + at[:, None] * WIDTH + column[None, :], values, mask=inside)

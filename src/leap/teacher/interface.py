@@ -1,0 +1,47 @@
+"""What the trainer asks of a teacher, cached or online."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from torch import Tensor
+
+from leap.model.batches import Batch
+
+Rows = np.ndarray[Any, np.dtype[np.int64]]
+
+
+@dataclass(frozen=True)
+class TeacherTokens:
+    """Tokens for an online teacher.
+
+    places: [B] int64, for every row of the student's batch its row among them.
+    """
+
+    batch: Batch
+    places: Tensor
+
+
+TeacherInput = Tensor | TeacherTokens
+
+
+class Teacher(Protocol):
+    """Pooled teacher layers of the training sentences.
+
+    layers: the layers given, ascending, the last one the teacher's last; 0 is the embedding layer.
+    width: D_t.
+    """
+
+    layers: list[int]
+    width: int
+
+    def reserve(self, batches: Iterable[Rows]) -> None:
+        """Learns the batches to come, so that `inputs` can have the same shapes for each of them."""
+
+    def inputs(self, rows: Rows, fixed: bool) -> TeacherInput:
+        """What the vectors of `rows` are made from, on the host; of the same shapes each time if `fixed`,
+        which `reserve` must come before."""
+
+    def vectors(self, given: TeacherInput) -> Tensor:
+        """The vectors from what `inputs` gave, on the device: [S, B, D_t] float32."""
