@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 from leap.errors import UserError
 from leap.model.encoder import Encoder
-from leap.objective import LeapLoss
+from leap.objective import Objective
 from leap.progress import bar
 from leap.settings.student import TrainSettings
 from leap.teacher import TeacherCache
@@ -32,7 +32,7 @@ class Trainer:
     def __init__(
         self,
         encoder: Encoder,
-        loss: LeapLoss,
+        loss: Objective,
         settings: TrainSettings,
         text: TokenizedText,
         sentences: Sequence[str],
