@@ -33,7 +33,7 @@ from leap.model.encoder import Encoder
 from leap.model.locate import locate
 from leap.model.student import start_student, student_tokenizer_folder
 from leap.model.tokenizer import SentenceTokenizer
-from leap.objective import LeapLoss
+from leap.objective import objective
 from leap.progress import log_to_stderr
 from leap.settings import Settings, read_settings
 from leap.teacher import TeacherCache
@@ -85,7 +85,7 @@ def training(settings: Settings, steps: int, device: torch.device) -> dict[str, 
 
     def rate(wrap: Callable[[Encoder], nn.Module]) -> float:
         encoder, _ = start_student(variant.student, teacher.folder, counts, 1)
-        loss = LeapLoss(variant.loss, variant.student.layers, variant.student.width, cache.width)
+        loss = objective(variant.loss, variant.student.layers, variant.student.width, cache.width)
         model: Any = wrap(encoder)
         trainer = Trainer(model, loss, variant.train, text, sentences, cache, 1, device)
         batches = tokens.epoch_batches(text.lengths, variant.train.batch_size, 1, 0)[: steps + WARM_UP]

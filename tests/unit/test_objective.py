@@ -1,134 +1,55 @@
-"""The terms of the loss: by hand, by gradient, and against second formulations."""
+"""The whole objective: its sum, its gradients, and what a CUDA graph of a training step needs of it."""
 
-import math
+from typing import Any
 
 import pytest
 import torch
 from tiny_settings import TINY
-from torch.nn import functional as F
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
-from leap.objective import LeapLoss, terms
-from leap.objective.layer_map import mapped_targets, needed_teacher_layers, positions
-from leap.objective.leap_loss import ramp
-from leap.settings.student import LayerWeights, LossSettings
+from leap.objective import AdaptiveLayer, LeapLoss, objective, terms
+from leap.objective.leap_loss import layer_weights, ramp
+from leap.settings.student import AdaptiveLayerSettings, LayerWeights, LossSettings
 
 LAYERS, ROWS, WIDTH, TEACHER_WIDTH = 4, 5, 6, 8
+STORED = [1, 2, 3, 4]
+ADAPTIVE = AdaptiveLayerSettings(
+    kind="adaptive_layer",
+    layers_per_step=1,
+    last_layer_weight=1.0,
+    prior_layers_weight=1.0,
+    kl_div_weight=1.0,
+    kl_temperature=0.3,
+    layer_weighting="uniform",
+    delta=0.3,
+    tau_c=0.15,
+)
 
 
 def loss_settings(**changes: object) -> LossSettings:
     return LossSettings.model_validate(TINY["loss"] | {"layer_map": "uniform"} | changes)
 
 
-def vectors(*shape: int, seed: int = 0) -> torch.Tensor:
+def vectors(*shape: int, seed: int = 0) -> Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
 
 
-def test_final_loss_of_right_angle_and_of_same_direction() -> None:
-    student = torch.tensor([[1.0, 0.0], [2.0, 0.0]])
-    teacher = torch.tensor([[0.0, 3.0], [5.0, 0.0]])
-    assert terms.final_loss(student, teacher) == pytest.approx(0.5)  # 1 and 0
-
-
-@pytest.mark.parametrize(
-    ("kind", "gap", "value", "slope_at_gap"),
-    [
-        ("sigmoid", 0.0, 0.5, 2.5),
-        ("sigmoid", 0.78, 1 / (1 + math.exp(-7.8)), 10 * math.exp(-7.8) / (1 + math.exp(-7.8)) ** 2),
-        ("softplus", 0.0, 0.4 * math.log(2), 2.0),
-        ("softplus", 0.78, 0.4 * math.log(1 + math.exp(7.8)), 4 / (1 + math.exp(-7.8))),
-        ("hinge", 0.5, 2.0, 4.0),
-        ("hinge", -0.01, 0.0, 0.0),
-    ],
-)
-def test_margin_and_its_gradient(kind: terms.Margin, gap: float, value: float, slope_at_gap: float) -> None:
-    gaps = torch.tensor(gap, requires_grad=True)
-    result = terms.margin(gaps, kind, 10.0)
-    result.backward()
-    assert result.item() == pytest.approx(value, rel=1e-5, abs=1e-7)
-    assert gaps.grad is not None
-    assert gaps.grad.item() == pytest.approx(slope_at_gap, rel=1e-3, abs=1e-7)
-
-
-def test_exit_loss_by_hand() -> None:
-    layers = torch.tensor([[[1.0, 0.0]], [[0.0, 1.0]]])  # cosines 1 and 0 with the target
-    value = terms.exit_loss(
-        layers, torch.tensor([[1.0, 0.0]]), torch.tensor([0.5, 1.5]), tau=0.98, kind="sigmoid", slope=10.0
-    )
-    expected = (0.5 / (1 + math.exp(0.2)) + 1.5 / (1 + math.exp(-9.8))) / 2
-    assert value.item() == pytest.approx(expected, rel=1e-5)
-
-
-def test_contrastive_loss_is_the_library_kl_without_the_diagonal() -> None:
-    student, teacher = vectors(ROWS, WIDTH), vectors(ROWS, TEACHER_WIDTH, seed=1)
-
-    def distribution(of: torch.Tensor) -> torch.Tensor:
-        unit = F.normalize(of, dim=-1)
-        scores = unit @ unit.T / 0.1
-        return scores.masked_fill(torch.eye(ROWS, dtype=torch.bool), -torch.inf).softmax(-1)
-
-    p, q = distribution(student), distribution(teacher)
-    expected = sum(
-        (p[i, j] * (p[i, j].log() - q[i, j].log())).item() for i in range(ROWS) for j in range(ROWS) if i != j
-    )
-    assert terms.contrastive_loss(student, teacher, 0.1).item() == pytest.approx(expected / ROWS, rel=1e-4)
-    assert terms.contrastive_loss(teacher, teacher, 0.1).item() == pytest.approx(0.0, abs=1e-6)
-
-
-def test_late_loss_by_hand_and_finite_gradient_at_the_target() -> None:
-    final = torch.tensor([[1.0, 0.0]], requires_grad=True)
-    layers = torch.tensor([[[0.0, 1.0]], [[1.0, 0.0]]], requires_grad=True)
-    value = terms.late_loss(layers, final)
-    value.backward()
-    expected = (math.sqrt(1 + terms.ROOT_EPSILON) + math.sqrt(terms.ROOT_EPSILON)) / 2
-    assert value.item() == pytest.approx(expected, rel=1e-5)
-    assert layers.grad is not None
-    assert torch.isfinite(layers.grad).all()
-
-
-def test_redundancy_loss_by_hand() -> None:
-    # Unit vectors at 0, 0 and 90 degrees: steps of 0 and sqrt(2), the latter clipped to 0.3.
-    layers = torch.tensor([[[1.0, 0.0]], [[2.0, 0.0]], [[0.0, 1.0]]])
-    assert terms.redundancy_loss(layers, 0.3).item() == pytest.approx(-0.15, abs=1e-5)
-
-
-@pytest.mark.parametrize(
-    ("student", "teacher", "kind", "expected"),
-    [
-        (4, 8, "uniform", [(2, 2, 0.0), (4, 4, 0.0), (6, 6, 0.0), (8, 8, 0.0)]),
-        (4, 2, "uniform", [(1, 1, 0.0), (1, 1, 0.0), (2, 2, 0.0), (2, 2, 0.0)]),
-        (4, 2, "interpolate", [(0, 1, 0.5), (1, 1, 0.0), (1, 2, 0.5), (2, 2, 0.0)]),
-        (3, 4, "uniform", [(2, 2, 0.0), (3, 3, 0.0), (4, 4, 0.0)]),
-    ],
-)
-def test_layer_map(student: int, teacher: int, kind: str, expected: list[tuple[int, int, float]]) -> None:
-    assert positions(student, teacher, kind) == expected
-
-
-def test_interpolated_targets_lie_between_the_teachers_layers() -> None:
-    teacher = torch.stack([torch.full((1, 2), float(layer)) for layer in range(3)])
-    targets = mapped_targets(teacher, [0, 1, 2], 4, "interpolate")
-    assert targets[:, 0, 0].tolist() == [0.5, 1.0, 1.5, 2.0]
-
-
-def test_only_the_layers_that_the_loss_reads_are_needed() -> None:
-    assert needed_teacher_layers(12, 24, loss_settings()) == list(range(2, 25, 2))
-    assert needed_teacher_layers(12, 24, loss_settings(alpha=0.0)) == [24]
-    assert needed_teacher_layers(4, 2, loss_settings(layer_map="interpolate")) == [0, 1, 2]
-
-
 def test_ramp_is_linear_between_its_ends() -> None:
-    assert [ramp(at, 0.1, 0.6) for at in (0.0, 0.1, 0.35, 0.6, 1.0)] == [
-        0.0,
-        0.0,
-        pytest.approx(0.5),
-        1.0,
-        1.0,
-    ]
+    places = [0.0, 0.1, 0.35, 0.6, 1.0]
+    expected = [0.0, 0.0, pytest.approx(0.5), 1.0, 1.0]
+    assert [ramp(place, 0.1, 0.6) for place in places] == expected
+    assert [float(ramp(torch.tensor(place), 0.1, 0.6)) for place in places] == expected
+    assert [ramp(place, 0.5, 0.5) for place in (0.4, 0.5)] == [0.0, 1.0]
+    assert float(ramp(torch.tensor(0.5), 0.5, 0.5)) == 1.0
 
 
-def total(
-    settings: LossSettings, progress: float = 1.0
-) -> tuple[torch.Tensor, torch.Tensor, dict[str, torch.Tensor]]:
+def test_layer_weights_rise_at_their_own_layer() -> None:
+    weights = LayerWeights(early=0.5, late=1.5, final=1.0, late_from=6)
+    assert layer_weights(weights, 12).tolist() == [0.5] * 5 + [1.5] * 6 + [1.0]
+
+
+def total(settings: LossSettings, progress: Tensor | float = 1.0) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
     torch.manual_seed(0)
     objective = LeapLoss(settings, LAYERS, WIDTH, TEACHER_WIDTH)
     pooled = vectors(LAYERS + 1, ROWS, WIDTH).requires_grad_()
@@ -150,17 +71,6 @@ def test_a_term_of_weight_zero_leaves_no_gradient() -> None:
     assert (gradient[LAYERS] != 0).any()
 
 
-def test_the_students_own_target_gets_no_gradient_from_the_exit_loss() -> None:
-    own = vectors(LAYERS, ROWS, WIDTH).requires_grad_()
-    value = terms.exit_loss(
-        own[:-1], own[-1].detach(), torch.ones(LAYERS - 1), tau=0.98, kind="sigmoid", slope=10.0
-    )
-    value.backward()
-    assert own.grad is not None
-    assert (own.grad[-1] == 0).all()
-    assert (own.grad[:-1] != 0).any()
-
-
 def test_the_exit_loss_of_the_student_starts_with_the_ramp() -> None:
     only_exit = loss_settings(**{**OFF, "beta": 0.4})
     _, _, before = total(only_exit, progress=0.1)
@@ -179,16 +89,120 @@ def test_the_whole_is_the_weighted_sum_of_its_terms() -> None:
 
 
 def test_uniform_layer_weights_give_the_plain_mean_whatever_their_size() -> None:
-    small = total(loss_settings(layer_weights=LayerWeights(early=0.1, late=0.1, final=0.1)))[0]
-    large = total(loss_settings(layer_weights=LayerWeights(early=3, late=3, final=3)))[0]
+    small = total(loss_settings(layer_weights=LayerWeights(early=0.1, late=0.1, final=0.1, late_from=2)))[0]
+    large = total(loss_settings(layer_weights=LayerWeights(early=3, late=3, final=3, late_from=3)))[0]
     assert small.item() == pytest.approx(large.item(), rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("name", "weight"),
+    [("inter", "alpha"), ("exit", "beta"), ("contrast", "delta"), ("late", "epsilon"), ("redund", "gamma")],
+)
+def test_one_term_alone_adds_its_weight_times_its_gradient(name: str, weight: str) -> None:
+    """A term of weight zero leaves no trace, one of weight w exactly w times its own."""
+    open_clip = {**OFF, "redundancy_clip": 3.0}
+    without, plain, _ = total(loss_settings(**open_clip))
+    value, gradient, parts = total(loss_settings(**{**open_clip, weight: 0.2}))
+    doubled, twice, _ = total(loss_settings(**{**open_clip, weight: 0.4}))
+    assert list(parts) == ["final", name]
+    assert value.item() == pytest.approx(without.item() + 0.2 * parts[name].item(), rel=1e-5)
+    assert doubled.item() == pytest.approx(without.item() + 0.4 * parts[name].item(), rel=1e-5)
+    assert (gradient != plain).any()
+    torch.testing.assert_close(twice - plain, 2 * (gradient - plain), rtol=1e-3, atol=1e-6)
+    assert (gradient[0] == 0).all()  # no term of the paper reads the embedding layer
+
+
+def test_the_students_half_of_the_exit_loss_does_not_move_the_final_layer() -> None:
+    """Stop-gradient within the whole: the final layer's gradient is the same without that half."""
+    both = {**OFF, "beta": 0.4}
+    _, with_student, _ = total(loss_settings(**both))
+    _, teacher_only, _ = total(loss_settings(**{**both, "beta_student": 0.0}))
+    assert torch.equal(with_student[LAYERS], teacher_only[LAYERS])
+    assert (with_student[1:LAYERS] != teacher_only[1:LAYERS]).any()
+
+
+def test_the_exit_loss_is_its_two_halves_as_the_paper_weighs_them() -> None:
+    settings = loss_settings(**{**OFF, "beta": 1.0})
+    torch.manual_seed(0)
+    loss = LeapLoss(settings, LAYERS, WIDTH, TEACHER_WIDTH)
+    own = vectors(LAYERS + 1, ROWS, WIDTH)[1:]
+    teacher = vectors(LAYERS, ROWS, TEACHER_WIDTH, seed=1)
+    weights = torch.tensor([0.5, 1.5, 1.5, 1.0])
+    form = {"tau": 0.98, "kind": "sigmoid", "slope": 10.0}
+    to_teacher = terms.exit_loss(loss.projection(own), teacher[-1], weights / weights.mean(), **form)  # type: ignore[arg-type]
+    to_itself = terms.exit_loss(own[:-1], own[-1], weights[:-1] / weights[:-1].mean(), **form)  # type: ignore[arg-type]
+    # Half way up the ramp of 0.1 to 0.6.
+    assert total(settings, progress=0.35)[2]["exit"].item() == pytest.approx(
+        (to_teacher + 0.5 * 0.7 * to_itself).item(), rel=1e-5
+    )
+
+
+def test_the_late_loss_and_the_exit_weights_have_their_own_first_layer() -> None:
+    own = vectors(LAYERS + 1, ROWS, WIDTH)[1:]
+    _, _, parts = total(loss_settings(late_from=3))
+    assert parts["late"].item() == pytest.approx(terms.late_loss(own[2:3], own[-1]).item(), rel=1e-5)
+    assert parts["exit"].item() == total(loss_settings())[2]["exit"].item()
+
+
+def test_no_projection_where_widths_agree_and_one_for_all_layers_where_they_differ() -> None:
+    same, wider = (objective(loss_settings(), LAYERS, WIDTH, width) for width in (WIDTH, TEACHER_WIDTH))
+    assert [parameter.shape for parameter in same.parameters()] == []
+    assert [parameter.shape for parameter in wider.parameters()] == [(TEACHER_WIDTH, WIDTH)]
+
+
+def test_the_contrastive_term_compares_the_sentences_of_all_processes() -> None:
+    only = loss_settings(**{**OFF, "delta": 0.3})
+    pooled, teacher = vectors(LAYERS + 1, 6, WIDTH), vectors(LAYERS, 6, WIDTH, seed=1)
+    joint = LeapLoss(only, LAYERS, WIDTH, WIDTH)(pooled, teacher, STORED, 1.0)[1]["contrast"]
+    others = iter([pooled[-1, 3:], teacher[-1, 3:]])  # what the second process sends
+
+    def gather(mine: Tensor) -> Tensor:
+        return torch.cat([mine, next(others)])
+
+    half = LeapLoss(only, LAYERS, WIDTH, WIDTH, gather)(pooled[:, :3], teacher[:, :3], STORED, 1.0)[1]
+    assert half["contrast"].item() == pytest.approx(joint.item(), rel=1e-6)
 
 
 def test_bfloat16_states_give_nearly_the_same_loss() -> None:
     torch.manual_seed(0)
-    objective = LeapLoss(loss_settings(), LAYERS, WIDTH, TEACHER_WIDTH)
+    loss = LeapLoss(loss_settings(), LAYERS, WIDTH, TEACHER_WIDTH)
     pooled, teacher = vectors(LAYERS + 1, ROWS, WIDTH), vectors(LAYERS, ROWS, TEACHER_WIDTH, seed=1)
-    exact, _ = objective(pooled, teacher, [1, 2, 3, 4], 1.0)
-    rounded, _ = objective(pooled.bfloat16(), teacher, [1, 2, 3, 4], 1.0)
+    exact, _ = loss(pooled, teacher, STORED, 1.0)
+    rounded, _ = loss(pooled.bfloat16(), teacher, STORED, 1.0)
     assert rounded.dtype == torch.float32
     assert rounded.item() == pytest.approx(exact.item(), rel=2e-2)
+
+
+class Waits(TorchDispatchMode):
+    """Refuses what would wait for a GPU: to read a value, count a mask, copy a Python number."""
+
+    FORBIDDEN = ("_local_scalar_dense", "nonzero", "masked_select", "is_nonzero", "lift_fresh", "equal")
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        assert func.overloadpacket.__name__ not in self.FORBIDDEN, func
+        return func(*args, **kwargs or {})
+
+
+@pytest.mark.parametrize("layer_map", ["uniform", "interpolate"])
+@pytest.mark.parametrize("kind", ["leap", "adaptive_layer"])
+def test_a_step_never_waits_for_the_device(kind: str, layer_map: str) -> None:
+    settings = ADAPTIVE if kind == "adaptive_layer" else loss_settings(layer_map=layer_map)
+    loss = objective(settings, LAYERS, WIDTH, TEACHER_WIDTH)
+    assert isinstance(loss, AdaptiveLayer if kind == "adaptive_layer" else LeapLoss)
+    pooled = vectors(LAYERS + 1, ROWS, WIDTH).requires_grad_()
+    teacher, stored, progress = vectors(3, ROWS, TEACHER_WIDTH, seed=1), [0, 1, 2], torch.tensor(0.3)
+    with Waits():
+        value, parts = loss(pooled, teacher, stored, progress)
+        value.backward()
+    again, same = loss(pooled, teacher, stored, 0.3)
+    assert again.item() == pytest.approx(value.item(), rel=1e-6)
+    assert {name: part.item() for name, part in parts.items()} == pytest.approx(
+        {name: part.item() for name, part in same.items()}, rel=1e-6
+    )
+    # On the device "meta" tensors have no values at all: a branch on one raises.
+    unreal, _ = loss.to("meta")(
+        pooled.detach().to("meta"), teacher.to("meta"), stored, torch.tensor(0.3, device="meta")
+    )
+    assert unreal.shape == ()

@@ -17,6 +17,7 @@ TINY: dict[str, Any] = {
         "start": {"kind": "cold", "embeddings": "teacher"},
     },
     "loss": {
+        "kind": "leap",
         "alpha": 0.3,
         "beta": 0.4,
         "beta_student": 0.7,
@@ -27,7 +28,7 @@ TINY: dict[str, Any] = {
         "tau_c": 0.1,
         "margin": "sigmoid",
         "slope": 10.0,
-        "layer_weights": {"early": 0.5, "late": 1.5, "final": 1.0},
+        "layer_weights": {"early": 0.5, "late": 1.5, "final": 1.0, "late_from": 2},
         "late_from": 2,
         "redundancy_clip": 0.3,
         "ramp": [0.1, 0.6],

@@ -5,7 +5,7 @@ import math
 import torch
 from torch import Tensor
 
-from leap.settings.student import LossSettings
+from leap.settings.student import Loss, LossSettings
 
 
 def positions(student_layers: int, teacher_layers: int, kind: str) -> list[tuple[int, int, float]]:
@@ -24,10 +24,10 @@ def positions(student_layers: int, teacher_layers: int, kind: str) -> list[tuple
     return [(math.floor(place), math.ceil(place), place - math.floor(place)) for place in places]
 
 
-def needed_teacher_layers(student_layers: int, teacher_layers: int, loss: LossSettings) -> list[int]:
+def needed_teacher_layers(student_layers: int, teacher_layers: int, loss: Loss) -> list[int]:
     """The teacher layers that the loss reads, ascending; the last one always, 0 is the embedding layer."""
     needed = {teacher_layers}
-    if loss.alpha > 0:
+    if isinstance(loss, LossSettings) and loss.alpha > 0:
         for low, high, _ in positions(student_layers, teacher_layers, loss.layer_map):
             needed |= {low, high}
     return sorted(needed)
@@ -46,9 +46,8 @@ def mapped_targets(teacher: Tensor, stored: list[int], student_layers: int, kind
         [L_s, B, D_t].
     """
     places = positions(student_layers, stored[-1], kind)
-    low = teacher[[stored.index(low) for low, _, _ in places]]
-    if all(weight == 0.0 for _, _, weight in places):
-        return low
-    high = teacher[[stored.index(high) for _, high, _ in places]]
-    weights = torch.tensor([weight for _, _, weight in places], device=teacher.device)
-    return torch.lerp(low, high, weights[:, None, None])
+    at = {layer: teacher[index] for index, layer in enumerate(stored)}
+    # Stacked views and Python numbers: an index or weight tensor made here would wait for the device.
+    return torch.stack(
+        [at[low] if weight == 0.0 else torch.lerp(at[low], at[high], weight) for low, high, weight in places]
+    )

@@ -63,8 +63,8 @@ def contrastive_loss(student: Tensor, teacher: Tensor, tau_c: float) -> Tensor:
     """KL(softmax(S_s / tau_c) || softmax(S_t / tau_c)) over the batch's similarities, without the diagonal.
 
     Args:
-        student: [B, D], unit norm not needed.
-        teacher: [B, D_t].
+        student: [B, D], unit norm not needed; of all processes where several train together. B >= 2.
+        teacher: [B, D_t], the same sentences.
         tau_c: temperature.
     """
     log_student = _log_similarities(student, tau_c)
@@ -94,5 +94,7 @@ def _log_similarities(vectors: Tensor, temperature: float) -> Tensor:
     unit = F.normalize(vectors, dim=-1)
     rows = len(unit)
     similarities = unit @ unit.T / temperature
-    others = ~torch.eye(rows, dtype=torch.bool, device=unit.device)
-    return similarities[others].view(rows, rows - 1).log_softmax(-1)
+    # Without its first entry the flat matrix has a diagonal entry at the end of every B + 1: dropped as a
+    # view, since a mask's number of entries would have to be waited for.
+    others = similarities.flatten()[1:].view(rows - 1, rows + 1)[:, :-1]
+    return others.reshape(rows, rows - 1).log_softmax(-1)

@@ -15,7 +15,7 @@ from leap.settings.base import Block, Name
 from leap.settings.evaluation import EvaluationSettings, LatencySettings, TrackingSettings
 from leap.settings.gate import GateSettings
 from leap.settings.sources import ModelSource, PairSource, RetrievalSource, TextSource
-from leap.settings.student import ExitSettings, LossSettings, StudentSettings, TrainSettings
+from leap.settings.student import ExitSettings, Loss, StudentSettings, TrainSettings
 
 __all__ = ["Settings", "VariantSettings", "parse_settings", "read_settings"]
 
@@ -46,7 +46,7 @@ class VariantSettings(Block):
     description: str
     checkpoint: ModelSource | None
     student: StudentSettings
-    loss: LossSettings
+    loss: Loss
     train: TrainSettings
     exit: ExitSettings
 
@@ -97,7 +97,7 @@ class Settings(Block):
     retrieval: Annotated[dict[Name, RetrievalSource], Field(min_length=1)]
     teacher: ModelSource
     student: StudentSettings
-    loss: LossSettings
+    loss: Loss
     train: TrainSettings
     exit: ExitSettings
     variants: Annotated[dict[Name, Variant], Field(min_length=1)]
@@ -241,8 +241,12 @@ def _messages(error: ValidationError, prefix: str = "") -> list[str]:
     lines = []
     for item in error.errors():
         # Tags of a union's kind are pydantic's, not keys of the file.
-        tags = ("hub", "local", "package", "cold", "grow")
-        parts = [str(part) for i, part in enumerate(item["loc"]) if not (i and part in tags)]
+        tags = ("hub", "local", "package", "cold", "grow", "adaptive_layer")
+        parts = [
+            str(part)
+            for i, part in enumerate(item["loc"])
+            if not (i and (part in tags or item["loc"][i - 1 : i + 1] == ("loss", "leap")))
+        ]
         message = item["msg"].removeprefix("Value error, ")
         if item["type"] == "extra_forbidden":
             message = "unknown key"

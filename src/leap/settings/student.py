@@ -48,6 +48,7 @@ class LayerWeights(Block):
     early: Weight
     late: Weight
     final: Weight
+    late_from: int = Field(ge=1)
 
     @model_validator(mode="after")
     def _not_all_zero(self) -> Self:
@@ -57,8 +58,9 @@ class LayerWeights(Block):
 
 
 class LossSettings(Block):
-    """The objective, by the paper's symbols (§3.2 and Appendix L); docs/paper.md has the open points."""
+    """The paper's objective, by its symbols (§3.2 and Appendix L); docs/paper.md has the open points."""
 
+    kind: Literal["leap"]
     alpha: Weight
     beta: Weight
     beta_student: Weight
@@ -80,6 +82,27 @@ class LossSettings(Block):
         if self.ramp[0] > self.ramp[1]:
             raise ValueError(f"ramp must rise: {list(self.ramp)}")
         return self
+
+
+class AdaptiveLayerSettings(Block):
+    """sentence-transformers' AdaptiveLayerLoss, by its own names, around a distillation loss.
+
+    The base loss is 1 - cos to the teacher's final vector + delta times the contrastive term.
+    """
+
+    kind: Literal["adaptive_layer"]
+    # Drawn at every step beside the final layer; null takes all.
+    layers_per_step: int | None = Field(ge=1)
+    last_layer_weight: Weight
+    prior_layers_weight: Weight
+    kl_div_weight: Weight
+    kl_temperature: Annotated[float, Field(gt=0.0)]
+    layer_weighting: Literal["uniform", "log", "linear"]
+    delta: Weight
+    tau_c: Annotated[float, Field(gt=0.0)]
+
+
+Loss = Annotated[LossSettings | AdaptiveLayerSettings, Field(discriminator="kind")]
 
 
 class TrainSettings(Block):

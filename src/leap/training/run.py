@@ -20,7 +20,7 @@ from leap.model.encoder import EncoderConfig
 from leap.model.locate import locate
 from leap.model.student import save_student, start_student, student_tokenizer_folder
 from leap.model.tokenizer import SentenceTokenizer
-from leap.objective import LeapLoss
+from leap.objective import objective
 from leap.settings import VariantSettings
 from leap.settings.sources import ModelSource
 from leap.teacher import open_teacher
@@ -84,7 +84,7 @@ def train_student(
     text = TokenizedText(sentences, tokenizer)
     counts = text.counts(tokenizer.vocabulary)
     encoder, projection = start_student(variant.student, teacher.folder, counts, seed)
-    loss = LeapLoss(variant.loss, variant.student.layers, variant.student.width, cache.width)
+    loss = objective(variant.loss, variant.student.layers, variant.student.width, cache.width, ranks.gather)
     if projection is not None and variant.student.width != cache.width:
         with torch.no_grad():
             loss.projection.get_parameter("weight").copy_(projection)

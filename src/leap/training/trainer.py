@@ -15,6 +15,7 @@ from torch.nn import functional as F
 from leap.errors import UserError
 from leap.model import varlen
 from leap.model.encoder import Encoder
+from leap.objective import Objective
 from leap.progress import bar
 from leap.settings.student import TrainSettings
 from leap.teacher import Teacher
@@ -40,7 +41,7 @@ class Trainer:
     def __init__(
         self,
         encoder: Encoder,
-        loss: nn.Module,
+        loss: Objective,
         settings: TrainSettings,
         text: TokenizedText,
         sentences: Sequence[str],
