@@ -7,12 +7,11 @@ import numpy as np
 import pytest
 import torch
 
-from leap import teacher
 from leap.errors import UserError
 from leap.exits import LeapEncoder
 from leap.files import sha256_of
 from leap.model.locate import Located
-from leap.teacher import TeacherCache, build_cache
+from leap.teacher import Teacher, build_cache, cache, open_teacher, run_online, write_online
 
 
 @pytest.fixture
@@ -22,7 +21,11 @@ def located(tiny_folder: Path) -> Located:
 
 @pytest.fixture
 def small_shards(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(teacher, "SHARD_ROWS", 16)
+    monkeypatch.setattr(cache, "SHARD_ROWS", 16)
+
+
+def opened_from(folder: Path, located: Located, sentences: list[str]) -> Teacher:
+    return open_teacher(folder, sentences, located, torch.device("cpu"), "fp32")
 
 
 @pytest.mark.usefixtures("small_shards")
@@ -31,9 +34,9 @@ def test_rows_are_the_pooled_layers_in_the_sentences_order(
 ) -> None:
     manifest = build_cache(tmp_path, located, sentences, [0, 2, 5], 32, "cpu")
     assert [shard["rows"] for shard in manifest["shards"]] == [16, 16, 16, 12]
-    cache = TeacherCache(tmp_path, sentences, located.sha256)
+    opened = opened_from(tmp_path, located, sentences)
     wanted = np.array([37, 3, 59, 16])
-    found = cache.rows(wanted)
+    found = opened.vectors(opened.inputs(wanted, fixed=False))
     model = LeapEncoder(located.folder, "cpu")
     for place, row in enumerate(wanted):
         ((_, pooled),) = model.pooled_layers([sentences[row]])
@@ -46,7 +49,7 @@ def test_an_interrupted_cache_goes_on_at_the_first_missing_shard(
 ) -> None:
     whole = build_cache(tmp_path / "whole", located, sentences, [5], 32, "cpu")
     written = []
-    write = teacher._write_shard
+    write = cache._write_shard
 
     def write_two(path: Path, *rest: object) -> None:
         if len(written) == 2:
@@ -54,14 +57,14 @@ def test_an_interrupted_cache_goes_on_at_the_first_missing_shard(
         written.append(path.name)
         write(path, *rest)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(teacher, "_write_shard", write_two)
+    monkeypatch.setattr(cache, "_write_shard", write_two)
     with pytest.raises(KeyboardInterrupt):
         build_cache(tmp_path / "cut", located, sentences, [5], 32, "cpu")
     assert not (tmp_path / "cut" / "manifest.json").exists()
     (tmp_path / "cut" / "shard-00001.bin").write_bytes(b"half")  # as if the disk lost its end
     again = []
     monkeypatch.setattr(
-        teacher, "_write_shard", lambda path, *rest: (again.append(path.name), write(path, *rest))
+        cache, "_write_shard", lambda path, *rest: (again.append(path.name), write(path, *rest))
     )
     assert build_cache(tmp_path / "cut", located, sentences, [5], 32, "cpu") == whole
     assert again == ["shard-00001.bin", "shard-00002.bin", "shard-00003.bin"]
@@ -81,15 +84,15 @@ def test_another_teacher_other_text_and_flipped_bytes_are_refused_by_name(
 ) -> None:
     build_cache(tmp_path, located, sentences, [5], 32, "cpu")
     with pytest.raises(UserError, match="teacher is"):
-        TeacherCache(tmp_path, sentences, "0" * 64)
+        opened_from(tmp_path, Located(located.folder, "0" * 64), sentences)
     with pytest.raises(UserError, match="sentences is"):
-        TeacherCache(tmp_path, sentences[::-1], located.sha256)
+        opened_from(tmp_path, located, sentences[::-1])
     shard = tmp_path / "shard-00000.bin"
     content = bytearray(shard.read_bytes())
     content[7] ^= 1
     shard.write_bytes(content)
     with pytest.raises(UserError, match=r"shard-00000\.bin"):
-        TeacherCache(tmp_path, sentences, located.sha256)
+        opened_from(tmp_path, located, sentences)
 
 
 def test_a_teacher_that_pools_otherwise_is_refused(tmp_path: Path) -> None:
@@ -104,6 +107,28 @@ def test_a_teacher_that_pools_otherwise_is_refused(tmp_path: Path) -> None:
         config.write_text(json.dumps(content))
         if refused:
             with pytest.raises(UserError, match="pools by cls"):
-                teacher.check_mean_pooling(tmp_path)
+                cache.check_mean_pooling(tmp_path)
         else:
-            teacher.check_mean_pooling(tmp_path)
+            cache.check_mean_pooling(tmp_path)
+
+
+def test_an_online_teacher_gives_the_cached_vectors(
+    tmp_path: Path, located: Located, sentences: list[str]
+) -> None:
+    build_cache(tmp_path / "cached", located, sentences, [0, 2, 5], 32, "cpu")
+    manifest = write_online(tmp_path / "online", located, sentences, [0, 2, 5], 32)
+    assert (manifest["shards"], manifest["online"]) == ([], True)
+    rows = np.array([37, 3, 59, 16])  # in no order of length
+    found = [opened_from(tmp_path / name, located, sentences) for name in ("cached", "online")]
+    cached, online = (teacher.vectors(teacher.inputs(rows, fixed=False)) for teacher in found)
+    assert online.shape == (3, 4, 16)
+    torch.testing.assert_close(online, cached, atol=2e-3, rtol=2e-3)  # the cache is half precision
+
+
+def test_auto_caches_up_to_twenty_gigabytes_and_says_so(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    assert not run_online("auto", rows=1_500_000, layers=7, width=384)
+    assert run_online("auto", rows=1_500_000, layers=12, width=1024)  # bert-large in the paper
+    assert "36.86 GB" in caplog.text
+    assert run_online("online", rows=10, layers=1, width=8)
+    assert not run_online("cached", rows=1_500_000, layers=12, width=1024)

@@ -1,6 +1,10 @@
 """The trainer: learns, resumes bit for bit, refuses another run's state, names a loss that breaks."""
 
+import json
+import shutil
 import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +16,14 @@ from tiny_settings import tiny_variant
 
 from leap.errors import UserError
 from leap.exits import LeapEncoder
-from leap.files import read_json, sha256_of
+from leap.files import sha256_of
 from leap.model.locate import locate
+from leap.model.tokenizer import SentenceTokenizer
 from leap.settings.sources import LocalModel
 from leap.teacher import build_cache
 from leap.training import run as training_run
 from leap.training.run import train_student
-from leap.training.tokens import epoch_batches
+from leap.training.tokens import TokenizedText, epoch_batches
 from leap.training.trainer import Trainer, learning_rate_at
 
 
@@ -77,7 +82,7 @@ def test_an_interrupted_training_goes_on_and_ends_bit_for_bit_alike(
 
     with pytest.raises(KeyboardInterrupt):
         other.train(stop)
-    assert read_json(other.state / "state.json", "")["step"] == 6
+    assert max(folder.name for folder in other.state.iterdir()) == "step-00000006"
     assert not other.model.exists()
     other.train()
     assert other.lines[0][0] == 8  # lines come every second step, and the first six are done
@@ -146,3 +151,81 @@ def test_biases_and_norms_are_not_decayed(project: Project, monkeypatch: pytest.
     decayed, plain = seen[0].optimizer.param_groups
     assert decayed["weight_decay"] > 0 == plain["weight_decay"]
     assert all(p.ndim == 1 for p in plain["params"])
+
+
+def test_the_newest_states_are_kept_and_a_damaged_one_costs_only_its_steps(
+    project: Project, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    every = {"checkpoint_every": 2, "keep_checkpoints": 2}
+
+    def stop(step: int, _: dict[str, float]) -> None:
+        if step == 8:
+            signal.raise_signal(signal.SIGTERM)
+
+    with pytest.raises(KeyboardInterrupt):
+        project.train(stop, train=every)
+    states = sorted(project.state.iterdir())
+    assert [folder.name for folder in states] == ["step-00000006", "step-00000008"]
+    weights = states[-1] / "state.safetensors"
+    weights.write_bytes(weights.read_bytes()[:1000])
+    project.train(train=every)
+    assert "step-00000008 cannot be read" in caplog.text
+    assert "going on at step 6" in caplog.text
+    assert project.lines[0][0] == 8
+
+
+def test_two_processes_train_like_one_on_the_joint_batch(
+    tmp_path: Path,
+    tiny_folder: Path,
+    teacher: LocalModel,
+    cache: Path,
+    sentences: list[str],
+    project: Project,
+) -> None:
+    project.train()
+    root = tmp_path / "two"
+    shutil.copytree(cache, root / "cache")
+    (root / "sentences.txt").write_text("\n".join(sentences))
+    script = Path(__file__).parents[1] / "support" / "train_tiny.py"
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    ended = subprocess.run(
+        [*torchrun, script, root, tiny_folder], capture_output=True, text=True, timeout=300
+    )
+    assert ended.returncode == 0, ended.stderr
+    one, two = load_file(project.model / "model.safetensors"), load_file(root / "model" / "model.safetensors")
+    for name in one:
+        torch.testing.assert_close(one[name], two[name], atol=1e-4, rtol=1e-3)
+    history = [line for _, line in project.lines]
+    lines = [json.loads(line) for line in (root / "record" / "history.jsonl").read_text().splitlines()]
+    for ours, theirs in zip(history, lines, strict=True):
+        assert {k: v for k, v in ours.items() if k != "sentences_per_second"} == pytest.approx(
+            {k: v for k, v in theirs.items() if k != "sentences_per_second"}, rel=1e-3
+        )
+
+
+def test_mixed_batches_hold_every_length_and_almost_the_same_number_of_tokens() -> None:
+    lengths = np.random.default_rng(0).integers(3, 40, 1000)
+    batches = epoch_batches(lengths, 50, seed=1, epoch=0, mixed=True)
+    assert sorted(np.concatenate(batches).tolist()) == list(range(1000))
+    totals = [int(lengths[rows].sum()) for rows in batches]
+    assert (
+        max(totals) - min(totals)
+        < 50
+        < np.ptp([int(lengths[rows].sum()) for rows in epoch_batches(lengths, 50, 1, 0)])
+    )
+
+
+def test_a_packed_batch_has_a_fixed_size_and_says_where_its_rows_lie(
+    tiny_folder: Path, sentences: list[str]
+) -> None:
+    text = TokenizedText(sentences, SentenceTokenizer(tiny_folder, 32))
+    rows = np.array([5, 40, 2])
+    batch = text.packed(rows, 128, 32)
+    assert batch.offsets is not None and batch.rows == 3 and len(batch.ids) == 128
+    for place, row in enumerate(rows):
+        alone = text.batch(rows[place : place + 1])
+        start, stop = batch.offsets[place], batch.offsets[place + 1]
+        assert batch.ids[start:stop].tolist() == alone.ids.tolist()
+        assert batch.positions[start:stop].tolist() == alone.positions.tolist()
+    assert text.largest([rows, np.arange(60)]) == -(-int(text.lengths.sum()) // 128) * 128

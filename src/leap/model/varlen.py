@@ -71,9 +71,9 @@ def _launch(
     low = 0
     for tile in TILES:
         per = next(per for per in (4, 3, 2, 1) if heads % per == 0) if tile <= 32 else 1
-        grid = (len(offsets) - 1, heads // per)
+        grid = (len(offsets), heads // per)
         kernel[grid](
-            *source, out, offsets, size**-0.5, HEADS=heads, D=size, TILE=tile, LOW=low, PER=per,
+            *source, out, offsets, size**-0.5, len(offsets) - 1, len(out), HEADS=heads, D=size, TILE=tile, LOW=low, PER=per,
             num_warps=_WARPS[tile],
         )  # fmt: skip
         if tile >= longest:
@@ -83,14 +83,14 @@ def _launch(
 
 @torch.library.custom_op("leap::short_attention", mutates_args=())
 def _short_attention(qkv: Tensor, offsets: Tensor, heads: int, longest: int) -> Tensor:
-    out = qkv.new_zeros(len(qkv), qkv.shape[1] // 3)
+    out = qkv.new_empty(len(qkv), qkv.shape[1] // 3)
     _launch(_kernels().attention_forward, [qkv], out, offsets, heads, longest)
     return out
 
 
 @torch.library.custom_op("leap::short_attention_backward", mutates_args=())
 def _short_attention_backward(qkv: Tensor, grad: Tensor, offsets: Tensor, heads: int, longest: int) -> Tensor:
-    out = torch.zeros_like(qkv)
+    out = torch.empty_like(qkv)
     _launch(_kernels().attention_backward, [qkv, grad.contiguous()], out, offsets, heads, longest)
     return out
 
@@ -108,9 +108,9 @@ def _segment_mean(states: Tensor, offsets: Tensor) -> Tensor:
 @torch.library.custom_op("leap::segment_mean_backward", mutates_args=())
 def _segment_mean_backward(grad: Tensor, offsets: Tensor, tokens: int, dtype: torch.dtype) -> Tensor:
     rows, width = grad.shape
-    out = torch.zeros(tokens, width, dtype=dtype, device=grad.device)
-    _kernels().mean_backward[(rows, -(-width // 128))](
-        grad.contiguous(), out, offsets, WIDTH=width, BLOCK=128, num_warps=2
+    out = torch.empty(tokens, width, dtype=dtype, device=grad.device)
+    _kernels().mean_backward[(rows + 1, -(-width // 128))](
+        grad.contiguous(), out, offsets, rows, tokens, WIDTH=width, BLOCK=128, num_warps=2
     )
     return out
 

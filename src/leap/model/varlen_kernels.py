@@ -2,7 +2,8 @@
 
 A program computes one row and a few heads with the whole row in one tile, so a row of sixteen tokens costs a
 16 x 16 product; flash attention pads every row to 128. Rows are sorted into tile sizes by early return: each
-size is one launch over all rows, whose grid does not depend on the batch (a CUDA graph needs that).
+size is one launch over all rows, whose grid does not depend on the batch (a CUDA graph needs that). The programs
+after the last row clear the idle tokens at the batch's end.
 """
 
 import triton
@@ -10,8 +11,18 @@ import triton.language as tl
 
 
 @triton.jit
+def _clear(out, first, last, WIDTH: tl.constexpr):
+    """Zeros in the tokens from `first` to before `last`, which belong to no row; out [N, WIDTH]."""
+    column = tl.arange(0, 128)
+    for token in range(first, last):
+        for start in range(0, WIDTH, 128):
+            place = (token + tl.zeros((128,), tl.int64)) * WIDTH + start + column
+            tl.store(out + place, tl.zeros((128,), out.dtype.element_ty), mask=start + column < WIDTH)
+
+
+@triton.jit
 def attention_forward(
-    qkv, out, offsets, scale, HEADS: tl.constexpr, D: tl.constexpr, TILE: tl.constexpr, LOW: tl.constexpr,
+    qkv, out, offsets, scale, rows, tokens, HEADS: tl.constexpr, D: tl.constexpr, TILE: tl.constexpr, LOW: tl.constexpr,
     PER: tl.constexpr,
 ):  # fmt: skip
     """out = softmax(q k^T scale) v for rows of LOW < length <= TILE.
@@ -20,6 +31,10 @@ def attention_forward(
     """
     row = tl.program_id(0)
     start = tl.load(offsets + row)
+    if row == rows:
+        if (LOW == 0) & (tl.program_id(1) == 0):
+            _clear(out, start, tokens, HEADS * D)
+        return
     length = tl.load(offsets + row + 1) - start
     if (length > LOW) & (length <= TILE):
         token = tl.arange(0, TILE)
@@ -43,7 +58,7 @@ def attention_forward(
 
 @triton.jit
 def attention_backward(
-    qkv, grad, out, offsets, scale, HEADS: tl.constexpr, D: tl.constexpr, TILE: tl.constexpr,
+    qkv, grad, out, offsets, scale, rows, tokens, HEADS: tl.constexpr, D: tl.constexpr, TILE: tl.constexpr,
     LOW: tl.constexpr, PER: tl.constexpr,
 ):  # fmt: skip
     """The gradient of `attention_forward`, whose scores are computed again.
@@ -52,6 +67,10 @@ def attention_backward(
     """
     row = tl.program_id(0)
     start = tl.load(offsets + row)
+    if row == rows:
+        if (LOW == 0) & (tl.program_id(1) == 0):
+            _clear(out, start, tokens, 3 * HEADS * D)
+        return
     length = tl.load(offsets + row + 1) - start
     if (length > LOW) & (length <= TILE):
         token = tl.arange(0, TILE)
@@ -100,10 +119,14 @@ def mean_forward(states, out, offsets, WIDTH: tl.constexpr, BLOCK: tl.constexpr)
 
 
 @triton.jit
-def mean_backward(grad, out, offsets, WIDTH: tl.constexpr, BLOCK: tl.constexpr):
+def mean_backward(grad, out, offsets, rows, tokens, WIDTH: tl.constexpr, BLOCK: tl.constexpr):
     """out[token] = grad[row] / length for the row's tokens; grad [B, WIDTH] float32, out [N, WIDTH]."""
     row = tl.program_id(0)
     start = tl.load(offsets + row)
+    if row == rows:
+        if tl.program_id(1) == 0:
+            _clear(out, start, tokens, WIDTH)
+        return
     length = tl.load(offsets + row + 1) - start
     column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     token = tl.arange(0, 16)

@@ -100,6 +100,9 @@ class TeacherCache:
         """As `Teacher.inputs`: the stored vectors, [B, S, D_t] float16."""
         return torch.from_numpy(self._read(rows))
 
+    def compile(self) -> None:
+        """As `Teacher.compile`: there is nothing to compute."""
+
     def vectors(self, given: TeacherInput) -> Tensor:
         """As `Teacher.vectors`."""
         assert isinstance(given, Tensor)

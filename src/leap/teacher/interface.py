@@ -43,5 +43,8 @@ class Teacher(Protocol):
         """What the vectors of `rows` are made from, on the host; of the same shapes each time if `fixed`,
         which `reserve` must come before."""
 
+    def compile(self) -> None:
+        """Compiles what `vectors` computes, for a GPU."""
+
     def vectors(self, given: TeacherInput) -> Tensor:
         """The vectors from what `inputs` gave, on the device: [S, B, D_t] float32."""

@@ -84,6 +84,6 @@ class OnlineTeacher:
         return kept
 
     def compile(self) -> None:
-        """Compiles the layers, for a GPU."""
+        """As `Teacher.compile`."""
         for layer in self._encoder.layers:
             layer.compile(dynamic=False)

@@ -111,18 +111,17 @@ class Trainer:
                 self._noted.append((step, rows, update(self._inputs(step, rows))))
                 clock.sentences += len(rows) * self.ranks.world
                 progress.update()
-                last = step == self.steps
+                if step % self.settings.log_every == 0 or step == self.steps:
+                    history.append(self._read(terms) | {"sentences_per_second": clock.rate()})
+                    progress.set_postfix(loss=f"{history[-1]['loss']:.4f}")
+                    if self.ranks.first:
+                        on_line(step, history[-1])
                 stop = self.ranks.any(bool(noted))
-                save = stop or step % self.settings.checkpoint_every == 0
-                if step % self.settings.log_every == 0 or last or save:
-                    line = self._read(terms)
-                    if step % self.settings.log_every == 0 or last:
-                        history.append(line | {"sentences_per_second": clock.rate()})
-                        progress.set_postfix(loss=f"{line['loss']:.4f}")
-                        if self.ranks.first:
-                            on_line(step, history[-1])
-                if save and self.ranks.first:
-                    state.save(self.module, self.optimizer, step, history)
+                if stop or step % self.settings.checkpoint_every == 0:
+                    if self._noted:  # nothing that is not finite is saved
+                        self._read(terms)
+                    if self.ranks.first:
+                        state.save(self.module, self.optimizer, step, history)
                 if stop:
                     log.warning("saved at step %d of %d", step, self.steps)
                     raise KeyboardInterrupt
@@ -161,6 +160,7 @@ class Trainer:
             for layer in self.module.encoder.layers:
                 layer.compile(dynamic=False)
             self.module.loss.compile(dynamic=False)
+            self.teacher.compile()
         module: nn.Module = self.module
         if self.ranks.world > 1:
             module = nn.parallel.DistributedDataParallel(module, gradient_as_bucket_view=True)

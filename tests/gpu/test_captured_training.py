@@ -1,0 +1,89 @@
+"""Training on a GPU: the captured step against the plain one, resumed runs, a loss that breaks."""
+
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from tiny_settings import tiny_variant
+
+from leap.errors import UserError
+from leap.model.locate import locate
+from leap.settings.sources import LocalModel
+from leap.teacher import build_cache, write_online
+from leap.training.run import train_student
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+]
+
+LAYERS = [0, 1, 2, 3, 4, 5]
+WIDE = {"student": {"width": 32, "heads": 2, "intermediate": 64}}
+
+
+class Run:
+    """One training on the GPU."""
+
+    def __init__(self, root: Path, tiny_folder: Path, sentences: list[str], online: bool = False) -> None:
+        self.root, self.sentences = root, sentences
+        self.teacher = LocalModel(kind="local", path=str(tiny_folder))
+        if online:
+            write_online(root / "cache", locate(self.teacher), sentences, LAYERS, 32)
+        else:
+            build_cache(root / "cache", locate(self.teacher), sentences, LAYERS, 32, "cuda")
+        self.lines: list[dict[str, float]] = []
+
+    def train(self, on_line: Any = None, **train: Any) -> dict[str, Any]:
+        settings = {"device": "cuda", "precision": "bf16", "epochs": 4, **train}
+        note = on_line or (lambda _, line: self.lines.append(line))
+        folders = (self.root / "cache", self.root / "model", self.root / "record")
+        return train_student(
+            tiny_variant(train=settings, **WIDE), self.teacher, 1, self.sentences, *folders, note
+        )
+
+    def weights(self) -> dict[str, torch.Tensor]:
+        return load_file(self.root / "model" / "model.safetensors")
+
+
+@pytest.mark.parametrize("online", [False, True])
+def test_the_captured_step_trains_like_the_plain_one(
+    tmp_path: Path, tiny_folder: Path, sentences: list[str], online: bool
+) -> None:
+    plain = Run(tmp_path / "plain", tiny_folder, sentences)
+    captured = Run(tmp_path / "captured", tiny_folder, sentences, online)
+    plain.train(compile=False)
+    captured.train()
+    assert len(plain.lines) == len(captured.lines)
+    for ours, theirs in zip(plain.lines, captured.lines, strict=True):
+        assert ours["loss"] == pytest.approx(theirs["loss"], rel=0.05)
+        assert ours["learning_rate"] == theirs["learning_rate"]
+    assert captured.lines[-1]["loss"] < 0.9 * captured.lines[0]["loss"]
+
+
+def test_an_interrupted_captured_training_goes_on(
+    tmp_path: Path, tiny_folder: Path, sentences: list[str]
+) -> None:
+    whole = Run(tmp_path / "whole", tiny_folder, sentences)
+    whole.train()
+    cut = Run(tmp_path / "cut", tiny_folder, sentences)
+
+    def stop(step: int, _: dict[str, float]) -> None:
+        if step == 10:
+            signal.raise_signal(signal.SIGTERM)
+
+    with pytest.raises(KeyboardInterrupt):
+        cut.train(stop)
+    cut.train()
+    assert cut.lines[0]["step"] == 12
+    assert cut.lines[-1]["loss"] == pytest.approx(whole.lines[-1]["loss"], rel=0.02)
+
+
+def test_a_loss_that_breaks_is_named_with_its_step(
+    tmp_path: Path, tiny_folder: Path, sentences: list[str]
+) -> None:
+    run = Run(tmp_path, tiny_folder, sentences)
+    with pytest.raises(UserError, match="not finite at step"):
+        run.train(learning_rate=1e30)

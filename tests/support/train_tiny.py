@@ -1,0 +1,28 @@
+"""Trains the tests' tiny variant as one of the processes that torchrun started: `train_tiny.py FOLDER TEACHER`."""
+
+import sys
+from pathlib import Path
+
+import torch
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "unit"))
+from tiny_settings import tiny_variant
+
+from leap.settings.sources import LocalModel
+from leap.training.ranks import joined
+from leap.training.run import train_student
+
+
+def main(root: Path, teacher: str) -> None:
+    """Reads root/sentences.txt and root/cache; writes root/model and root/record."""
+    sentences = (root / "sentences.txt").read_text().splitlines()
+    source = LocalModel(kind="local", path=teacher)
+    with joined(torch.device("cpu")) as ranks:
+        train_student(
+            tiny_variant(), source, 1, sentences, root / "cache", root / "model", root / "record",
+            lambda *_: None, ranks,
+        )  # fmt: skip
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), sys.argv[2])
