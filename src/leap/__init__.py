@@ -12,6 +12,6 @@ for name, value in {
     "MLFLOW_DISABLE_AGENT_HINTS": "true",
     "GX_ANALYTICS_ENABLED": "false",
     "HF_HUB_DISABLE_TELEMETRY": "1",
-    "TOKENIZERS_PARALLELISM": "false",
+    "TOKENIZERS_PARALLELISM": "true",
 }.items():
     os.environ.setdefault(name, value)

@@ -5,7 +5,7 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -70,3 +70,11 @@ def sha256_of(path: Path) -> str:
 def sha256_of_json(content: Any) -> str:
     """The sha256 of a JSON value, whatever the order of its keys."""
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def sha256_of_sentences(sentences: Sequence[str]) -> str:
+    """The hash of the sentences and their order."""
+    digest = hashlib.sha256()
+    for sentence in sentences:
+        digest.update(sentence.encode("utf-8", "replace") + b"\n")
+    return digest.hexdigest()

@@ -219,7 +219,7 @@ def test_mixed_batches_hold_every_length_and_almost_the_same_number_of_tokens() 
 def test_a_packed_batch_has_a_fixed_size_and_says_where_its_rows_lie(
     tiny_folder: Path, sentences: list[str]
 ) -> None:
-    text = TokenizedText(sentences, SentenceTokenizer(tiny_folder, 32))
+    text = TokenizedText.of(sentences, SentenceTokenizer(tiny_folder, 32))
     rows = np.array([5, 40, 2])
     batch = text.packed(rows, 128, 32)
     assert batch.offsets is not None and batch.rows == 3 and len(batch.ids) == 128

@@ -7,6 +7,7 @@ from pathlib import Path
 from tokenizers import Tokenizer
 
 from leap.errors import UserError
+from leap.files import sha256_of
 
 
 class SentenceTokenizer:
@@ -26,6 +27,7 @@ class SentenceTokenizer:
         if not path.exists():
             raise UserError(f"{folder} has no tokenizer.json: save the model with its fast tokenizer")
         self.max_length = max_length or folder_max_length(folder)
+        self.sha256 = sha256_of(path)
         self._tokenizer = Tokenizer.from_file(str(path))
         self._tokenizer.no_padding()
         self._tokenizer.enable_truncation(self.max_length)

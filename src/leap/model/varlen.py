@@ -73,8 +73,8 @@ def _launch(
         per = next(per for per in (4, 3, 2, 1) if heads % per == 0) if tile <= 32 else 1
         grid = (len(offsets), heads // per)
         kernel[grid](
-            *source, out, offsets, size**-0.5, len(offsets) - 1, len(out), HEADS=heads, D=size, TILE=tile, LOW=low, PER=per,
-            num_warps=_WARPS[tile],
+            *source, out, offsets, size**-0.5, len(offsets) - 1, len(out), HEADS=heads, D=size, TILE=tile,
+            LOW=low, PER=per, num_warps=_WARPS[tile],
         )  # fmt: skip
         if tile >= longest:
             break

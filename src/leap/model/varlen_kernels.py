@@ -2,8 +2,8 @@
 
 A program computes one row and a few heads with the whole row in one tile, so a row of sixteen tokens costs a
 16 x 16 product; flash attention pads every row to 128. Rows are sorted into tile sizes by early return: each
-size is one launch over all rows, whose grid does not depend on the batch (a CUDA graph needs that). The programs
-after the last row clear the idle tokens at the batch's end.
+size is one launch over all rows, whose grid does not depend on the batch (a CUDA graph needs that). The
+programs after the last row clear the idle tokens at the batch's end.
 """
 
 import triton
@@ -22,8 +22,8 @@ def _clear(out, first, last, WIDTH: tl.constexpr):
 
 @triton.jit
 def attention_forward(
-    qkv, out, offsets, scale, rows, tokens, HEADS: tl.constexpr, D: tl.constexpr, TILE: tl.constexpr, LOW: tl.constexpr,
-    PER: tl.constexpr,
+    qkv, out, offsets, scale, rows, tokens, HEADS: tl.constexpr, D: tl.constexpr, TILE: tl.constexpr,
+    LOW: tl.constexpr, PER: tl.constexpr,
 ):  # fmt: skip
     """out = softmax(q k^T scale) v for rows of LOW < length <= TILE.
 

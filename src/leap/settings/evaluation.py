@@ -32,6 +32,8 @@ class LatencySettings(Block):
 class TrackingSettings(Block):
     """Where MLflow keeps runs and models; docs/architecture.md, "Tracking"."""
 
+    # false: nothing is logged and MLflow is not needed; the result files are all there is.
+    enabled: bool
     # null: SQLite and artefacts under mlruns/ of this project. Else a server, http(s)://...
     uri: str | None
     experiment: str

@@ -1,6 +1,5 @@
 """The teacher's pooled layers, cached as memory-mapped shards with a manifest (docs/architecture.md)."""
 
-import hashlib
 import json
 import logging
 from collections.abc import Iterable, Sequence
@@ -13,7 +12,7 @@ from torch import Tensor
 
 from leap.errors import UserError
 from leap.exits.encoder import resolve_device
-from leap.files import read_json, sha256_of, whole_file, write_json
+from leap.files import read_json, sha256_of, sha256_of_sentences, whole_file, write_json
 from leap.model.batches import by_length
 from leap.model.encoder import Encoder, EncoderConfig
 from leap.model.locate import Located
@@ -141,14 +140,6 @@ def identity_of(
         "rows": len(sentences),
         "sentences": sha256_of_sentences(sentences),
     }
-
-
-def sha256_of_sentences(sentences: Sequence[str]) -> str:
-    """The hash of the sentences and their order."""
-    digest = hashlib.sha256()
-    for sentence in sentences:
-        digest.update(sentence.encode("utf-8", "replace") + b"\n")
-    return digest.hexdigest()
 
 
 def check_mean_pooling(folder: Path) -> None:

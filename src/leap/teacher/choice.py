@@ -8,9 +8,9 @@ from typing import Literal
 import torch
 
 from leap.errors import UserError
-from leap.files import read_json
+from leap.files import read_json, sha256_of_sentences
 from leap.model.locate import Located
-from leap.teacher.cache import TeacherCache, sha256_of_sentences
+from leap.teacher.cache import TeacherCache
 from leap.teacher.interface import Teacher
 from leap.teacher.online import OnlineTeacher
 
@@ -54,5 +54,5 @@ def open_teacher(
                 "cache belongs to another run; `dvc repro cache_teacher` makes the right one"
             )
     if manifest.get("online"):
-        return OnlineTeacher(teacher, sentences, manifest, device, precision)
+        return OnlineTeacher(teacher, sentences, manifest, device, precision, folder.with_name("tokens"))
     return TeacherCache(folder, manifest)

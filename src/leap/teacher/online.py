@@ -41,7 +41,7 @@ class OnlineTeacher:
 
     def __init__(
         self, teacher: Located, sentences: Sequence[str], manifest: dict[str, Any], device: torch.device,
-        precision: str,
+        precision: str, tokens: Path,
     ) -> None:  # fmt: skip
         """Loads the teacher and tokenizes the sentences with its tokenizer.
 
@@ -51,12 +51,14 @@ class OnlineTeacher:
             manifest: as `write_online` wrote it.
             device: where the student trains.
             precision: bf16 or fp32, as the student trains.
+            tokens: the folder of tokenized text.
         """
         self.layers: list[int] = manifest["layers"]
         self.width: int = manifest["width"]
         self._encoder = Encoder.load(teacher.folder).to(device).requires_grad_(False)
         self._kept = torch.tensor(self.layers, device=device)
-        self._text = TokenizedText(sentences, SentenceTokenizer(teacher.folder, manifest["max_length"]))
+        tokenizer = SentenceTokenizer(teacher.folder, manifest["max_length"])
+        self._text = TokenizedText.kept(tokens, sentences, tokenizer)
         self._narrow = precision == "bf16"
         self._longest = int(self._text.lengths.max())
         self._tokens = 0

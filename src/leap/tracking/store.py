@@ -60,8 +60,12 @@ class Tracking:
             required: whether a store that cannot be reached is an error rather than a warning.
 
         Raises:
-            UserError: the store cannot be reached, and it is required.
+            UserError: the store cannot be reached or is switched off, and it is required.
         """
+        if not settings.tracking.enabled:
+            if required:
+                raise UserError("tracking.enabled is false: set it to true for what needs MLflow")
+            return cls(settings, "", None, None)
         # Absolute, for MLflow keeps a store open by its name, whatever folder the process moves to.
         uri = settings.tracking.uri or f"sqlite:///{DATABASE.absolute().as_posix()}"
         import_mlflow(uri)

@@ -1,16 +1,21 @@
 """The training text as token ids, and the order in which batches are drawn from it."""
 
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from safetensors import SafetensorError
+from safetensors.numpy import load_file, save_file
 from torch import Tensor
 
+from leap.files import sha256_of_json, sha256_of_sentences, whole_file
 from leap.model.batches import Batch, grouped
 from leap.model.tokenizer import SentenceTokenizer
 
 Rows = np.ndarray[Any, np.dtype[np.int64]]
+Ids = np.ndarray[Any, np.dtype[np.int32]]
 
 TOKENIZED_TOGETHER = 4096
 # Batches are cut from this many at a time after sorting by length: alike lengths, still shuffled text.
@@ -20,16 +25,38 @@ POOLED_BATCHES = 50
 class TokenizedText:
     """All sentences' token ids in one array, so that millions of them fit."""
 
-    def __init__(self, sentences: Sequence[str], tokenizer: SentenceTokenizer) -> None:
+    def __init__(self, ids: Ids, lengths: Rows) -> None:
+        """Takes the tokens of all sentences, one after the other, and how many each has."""
+        self.lengths = lengths
+        self._ids = ids
+        self._starts = np.concatenate([[0], np.cumsum(lengths)])
+
+    @classmethod
+    def of(cls, sentences: Sequence[str], tokenizer: SentenceTokenizer) -> "TokenizedText":
         """Tokenizes the sentences."""
         parts, lengths = [], []
         for start in range(0, len(sentences), TOKENIZED_TOGETHER):
             rows = tokenizer(sentences[start : start + TOKENIZED_TOGETHER])
             lengths += [len(row) for row in rows]
             parts.append(np.fromiter((token for row in rows for token in row), dtype=np.int32))
-        self.lengths: Rows = np.array(lengths, dtype=np.int64)
-        self._ids = np.concatenate(parts)
-        self._starts = np.concatenate([[0], np.cumsum(self.lengths)])
+        return cls(np.concatenate(parts), np.array(lengths, dtype=np.int64))
+
+    @classmethod
+    def kept(cls, folder: Path, sentences: Sequence[str], tokenizer: SentenceTokenizer) -> "TokenizedText":
+        """The same from `folder`, where every variant finds what the first one tokenized.
+
+        A million sentences take a minute. Files are named by their content, so none is ever out of date.
+        """
+        key = sha256_of_json([sha256_of_sentences(sentences), tokenizer.sha256, tokenizer.max_length])
+        path = folder / f"{key}.safetensors"
+        try:
+            found = load_file(path)
+        except (OSError, SafetensorError):
+            text = cls.of(sentences, tokenizer)
+            with whole_file(path) as beside:
+                save_file({"ids": text._ids, "lengths": text.lengths}, beside)
+            return text
+        return cls(found["ids"], found["lengths"])
 
     def __len__(self) -> int:
         return len(self.lengths)

@@ -68,7 +68,8 @@ class Trainer:
         """
         self.settings, self.text, self.sentences = settings, text, sentences
         self.teacher, self.seed, self.device, self.ranks = teacher, seed, device, ranks
-        self.packed = varlen.available(device)
+        # Packed batches have one size, and rows of all lengths make them alike in tokens.
+        self.packed = self.mixed = varlen.available(device)
         self.module = Distillation(encoder, loss, teacher.layers).to(device)
         self.optimizer = adamw(self.module, settings, device)
         self._rows = min(settings.batch_size, len(text))
@@ -96,19 +97,17 @@ class Trainer:
         """
         torch.set_flush_denormal(True)
         done, history = state.restore(self.module, self.optimizer)
-        if self.packed:
-            self._reserve()
+        update, terms = self.prepare()
         if done == 0:
             self._log_start()
-        update, terms = self._prepared()
         quiet = not self.ranks.first
         with (
             _signals_noted() as noted,
             bar(total=self.steps, initial=done, unit="step", disable=quiet) as progress,
         ):
             clock = _Clock()
-            for step, rows in self._batches(done):
-                self._noted.append((step, rows, update(self._inputs(step, rows))))
+            for step, rows in self.batches(done):
+                self._noted.append((step, rows, update(self.inputs(step, rows))))
                 clock.sentences += len(rows) * self.ranks.world
                 progress.update()
                 if step % self.settings.log_every == 0 or step == self.steps:
@@ -127,25 +126,26 @@ class Trainer:
                     raise KeyboardInterrupt
         return history
 
-    def _batches(self, done: int = 0) -> Iterator[tuple[int, Rows]]:
+    def batches(self, done: int = 0) -> Iterator[tuple[int, Rows]]:
         """The remaining batches with their step, counted from 1, and this process's rows of them."""
         step, world = 0, self.ranks.world
         for epoch in range(self.settings.epochs):
-            for rows in epoch_batches(self.text.lengths, self._rows, self.seed, epoch, mixed=self.packed):
+            for rows in epoch_batches(self.text.lengths, self._rows, self.seed, epoch, self.mixed):
                 step += 1
                 if step > done:
                     yield step, rows[self.ranks.rank :: world]
 
     def _reserve(self) -> None:
-        batches = [rows for _, rows in self._batches()]
+        batches = [rows for _, rows in self.batches()]
         self._tokens, self._longest = self.text.largest(batches), int(self.text.lengths.max())
         self.teacher.reserve(batches)
 
-    def _inputs(self, step: int, rows: Rows) -> StepInput:
+    def inputs(self, step: int, rows: Rows) -> StepInput:
+        """What the update needs of a batch, on the device or on its way there."""
         batch = self.text.packed(rows, self._tokens, self._longest) if self.packed else self.text.batch(rows)
         given = StepInput(
             batch,
-            self.teacher.inputs(rows, fixed=self.packed),
+            self.teacher.inputs(rows, fixed=varlen.available(self.device)),
             torch.tensor((step - 1) / self.steps),
             torch.tensor(learning_rate_at(step, self.steps, self.settings)),
         )
@@ -153,8 +153,10 @@ class Trainer:
             return given
         return given.map(lambda part: part.pin_memory().to(self.device, non_blocking=True))
 
-    def _prepared(self) -> tuple[Update, list[str]]:
+    def prepare(self) -> tuple[Update, list[str]]:
         """The update as this device runs it best, and the terms' names, which its first call fills in."""
+        if varlen.available(self.device):
+            self._reserve()
         compiled = self.packed and self.settings.compile
         if compiled:
             for layer in self.module.encoder.layers:
@@ -207,8 +209,8 @@ class Trainer:
     @torch.no_grad()
     def _log_start(self) -> None:
         """How far each layer is from the last before training, and how many the margin cannot reach."""
-        _, rows = next(self._batches())
-        pooled = self.module.encoder(self._inputs(1, rows).batch)
+        _, rows = next(self.batches())
+        pooled = self.module.encoder(self.inputs(1, rows).batch)
         similarity = F.cosine_similarity(pooled[1:].float(), pooled[-1:].float(), dim=-1)
         log.info(
             "at the start: similarity to the final layer by layer %s; %.0f %% of sentence layers in the "
