@@ -7,11 +7,12 @@ ours: the project's step, as `stages/train.py` runs it on this device.
 plain: a Hugging Face BertModel on padded random batches with the same loss and teacher, eager.
 sentence_transformers: its own trainer with MSELoss to the teacher's vectors (final layer only, less work).
 Each drops its first steps. peak_share: floating-point operations of the matrix products (6 x the student's
-layer weights a token, and 2 x the teacher's where it runs online) over those of a large product on this device.
+layer weights a token, and 2 x the teacher's where it runs online) over those of a large product here.
 The last line is one JSON object. On a CPU read the ratios; absolute figures are this machine's.
 """
 
 import argparse
+import itertools
 import json
 import logging
 import sys
@@ -40,7 +41,7 @@ from leap.objective import objective
 from leap.progress import log_to_stderr
 from leap.settings import VariantSettings, read_settings
 from leap.settings.sources import ModelSource
-from leap.teacher import Teacher, open_teacher
+from leap.teacher import OnlineTeacher, Teacher, open_teacher
 from leap.training.tokens import Rows, TokenizedText
 from leap.training.trainer import Trainer
 
@@ -56,7 +57,7 @@ class PaddedBert(nn.Module):
         from transformers import BertConfig, BertModel
 
         self.bert = BertModel(BertConfig(**encoder.config.hugging_face()), add_pooling_layer=False)
-        self.layers = nn.ModuleList()  # nothing to compile
+        self.config = encoder.config
 
     def forward(self, batch: Batch) -> Tensor:
         """Every layer's pooled vectors, [L + 1, B, D]."""
@@ -93,7 +94,8 @@ class Bench:
     def plain(self, steps: int) -> dict[str, float]:
         """The plain loop: padded batches of whatever lengths come, kernel by kernel."""
         trainer = self._trainer(PaddedBert)
-        trainer.packed, trainer.mixed = False, True
+        trainer.packed = False
+        trainer.mixed = True
         return self._timed(trainer, steps)
 
     def sentence_transformers(self, steps: int) -> dict[str, float]:
@@ -145,13 +147,26 @@ class Bench:
         return self._rates(steps * size / seconds, seconds / steps)
 
     def teacher_alone(self, steps: int) -> dict[str, float]:
-        """The teacher's own pass over as many sentences as a step has."""
-        size = self.variant.train.batch_size
-        rows = np.random.default_rng(1).permutation(len(self.text))[: steps * size]
-        started = synchronised(self.device)
-        self._targets(rows)
+        """The teacher's own pass over the same batches, as it runs online."""
+        manifest = json.loads(Path("data/teacher/manifest.json").read_text())
+        precision = self.variant.train.precision
+        teacher = OnlineTeacher(
+            self.located, self.sentences, manifest, self.device, precision, Path("data/tokens")
+        )
+        trainer = self._trainer(lambda encoder: encoder)
+        batches = [rows for _, rows in itertools.islice(trainer.batches(), steps + WARM_UP)]
+        teacher.reserve(batches)
+        if trainer.packed:
+            teacher.compile()
+        started = 0.0
+        for step, rows in enumerate(batches):
+            if step == WARM_UP:
+                started = synchronised(self.device)
+            given = teacher.inputs(rows, fixed=trainer.packed)
+            teacher.vectors(given.map(lambda part: part.to(self.device, non_blocking=True)))
         seconds = synchronised(self.device) - started
-        return self._rates(len(rows) / seconds, seconds * size / len(rows))
+        done = len(batches) - WARM_UP
+        return self._rates(done * len(batches[0]) / seconds, seconds / done)
 
     def _targets(self, rows: Rows) -> "np.ndarray[Any, np.dtype[np.float32]]":
         """The teacher's final vectors of some sentences, [N, D_t]."""

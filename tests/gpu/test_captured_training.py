@@ -21,7 +21,7 @@ pytestmark = [
 ]
 
 LAYERS = [0, 1, 2, 3, 4, 5]
-WIDE = {"student": {"width": 32, "heads": 2, "intermediate": 64}}
+WIDE = {"student": {"width": 16, "heads": 1, "intermediate": 32}}
 
 
 class Run:

@@ -5,7 +5,7 @@ attention runs once per distinct length, without a mask. A row's numbers cannot 
 On a GPU the rows' offsets take the groups' place (`leap.model.varlen`): one launch whatever the lengths.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
@@ -59,6 +59,11 @@ class Batch:
         offsets = self._offsets().to(device, non_blocking=True)
         longest = self.longest or max(group.length for group in self.groups)
         return Batch(ids, positions, self.groups, offsets, longest)
+
+    def map(self, change: Callable[[Tensor], Tensor]) -> "Batch":
+        """The same batch with every tensor changed."""
+        offsets = None if self.offsets is None else change(self.offsets)
+        return Batch(change(self.ids), change(self.positions), self.groups, offsets, self.longest)
 
     def _offsets(self) -> Tensor:
         if self.offsets is not None:

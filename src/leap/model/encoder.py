@@ -196,6 +196,17 @@ class Encoder(nn.Module):
         save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
 
 
+def compile_layers(encoder: Encoder) -> None:
+    """Compiles an encoder's layers in place, for training on a GPU; all share one compiled function."""
+    from torch._inductor import config as inductor  # takes a second, and only compiling needs it
+
+    # Inductor's fused reduction ends in 60 slow sums a step here, a tenth of the time (torch 2.11).
+    options = {"triton.mix_order_reduction": False}
+    known = options if hasattr(inductor.triton, "mix_order_reduction") else None
+    for layer in encoder.layers:
+        layer.compile(dynamic=False, options=known)
+
+
 def mean_pool(states: Tensor, batch: Batch) -> Tensor:
     """The mean over each row's tokens, [N, D] to [B, D] float32."""
     if batch.offsets is not None:

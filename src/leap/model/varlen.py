@@ -16,6 +16,7 @@ from torch import Tensor
 # Rows up to this long lie in one tile of our own kernels; longer batches go to PyTorch's flash attention.
 LONGEST_TILE = 128
 TILES = (16, 32, 64, LONGEST_TILE)
+HEAD_SIZES = (16, 32, 64, 128)
 _WARPS = {16: 1, 32: 1, 64: 4, LONGEST_TILE: 8}
 
 
@@ -26,8 +27,8 @@ def available(device: torch.device) -> bool:
 
 def handles(qkv: Tensor, heads: int) -> bool:
     """Whether these operators compute such an input: half precision on CUDA, a head size tiles can hold."""
-    size = qkv.shape[-1] // 3 // heads
-    return qkv.is_cuda and qkv.dtype in (torch.float16, torch.bfloat16) and size in (16, 32, 64, 128)
+    half = qkv.dtype in (torch.float16, torch.bfloat16)
+    return qkv.is_cuda and half and qkv.shape[-1] // 3 // heads in HEAD_SIZES
 
 
 def varlen_attention(qkv: Tensor, offsets: Tensor, heads: int, longest: int) -> Tensor:

@@ -77,6 +77,8 @@ def build_cache(
 class TeacherCache:
     """A whole cache, opened for reading."""
 
+    packs = True
+
     def __init__(self, folder: Path, manifest: dict[str, Any]) -> None:
         """Opens the cache and checks its shards.
 

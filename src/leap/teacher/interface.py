@@ -1,6 +1,6 @@
 """What the trainer asks of a teacher, cached or online."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -22,6 +22,10 @@ class TeacherTokens:
     batch: Batch
     places: Tensor
 
+    def map(self, change: Callable[[Tensor], Tensor]) -> "TeacherTokens":
+        """The same tokens with every tensor changed."""
+        return TeacherTokens(self.batch.map(change), change(self.places))
+
 
 TeacherInput = Tensor | TeacherTokens
 
@@ -31,10 +35,12 @@ class Teacher(Protocol):
 
     layers: the layers given, ascending, the last one the teacher's last; 0 is the embedding layer.
     width: D_t.
+    packs: whether `inputs` can be of fixed shapes.
     """
 
     layers: list[int]
     width: int
+    packs: bool
 
     def reserve(self, batches: Iterable[Rows]) -> None:
         """Learns the batches to come, so that `inputs` can have the same shapes for each of them."""

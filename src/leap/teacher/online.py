@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from leap.files import write_json
-from leap.model.encoder import Encoder
+from leap.model import varlen
+from leap.model.encoder import Encoder, compile_layers
 from leap.model.locate import Located
 from leap.model.tokenizer import SentenceTokenizer
 from leap.teacher.cache import check_mean_pooling, identity_of
@@ -60,6 +61,8 @@ class OnlineTeacher:
         tokenizer = SentenceTokenizer(teacher.folder, manifest["max_length"])
         self._text = TokenizedText.kept(tokens, sentences, tokenizer)
         self._narrow = precision == "bf16"
+        config = self._encoder.config
+        self.packs = config.width // config.heads in varlen.HEAD_SIZES
         self._longest = int(self._text.lengths.max())
         self._tokens = 0
 
@@ -87,5 +90,4 @@ class OnlineTeacher:
 
     def compile(self) -> None:
         """As `Teacher.compile`."""
-        for layer in self._encoder.layers:
-            layer.compile(dynamic=False)
+        compile_layers(self._encoder)

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from leap.model.batches import Batch
 from leap.model.encoder import Encoder
 from leap.settings.student import TrainSettings
-from leap.teacher import Teacher, TeacherInput, TeacherTokens
+from leap.teacher import Teacher, TeacherInput
 
 Update = Callable[["StepInput"], Tensor]
 
@@ -36,22 +36,12 @@ class StepInput:
 
     def map(self, change: Callable[[Tensor], Tensor]) -> "StepInput":
         """The same input with every tensor changed."""
-        teacher = self.teacher
-        changed = (
-            change(teacher)
-            if isinstance(teacher, Tensor)
-            else TeacherTokens(_mapped(teacher.batch, change), change(teacher.places))
-        )
-        return StepInput(_mapped(self.batch, change), changed, change(self.progress), change(self.rate))
+        teacher = change(self.teacher) if isinstance(self.teacher, Tensor) else self.teacher.map(change)
+        return StepInput(self.batch.map(change), teacher, change(self.progress), change(self.rate))
 
 
 def _of(batch: Batch) -> list[Tensor]:
     return [part for part in (batch.ids, batch.positions, batch.offsets) if part is not None]
-
-
-def _mapped(batch: Batch, change: Callable[[Tensor], Tensor]) -> Batch:
-    offsets = None if batch.offsets is None else change(batch.offsets)
-    return Batch(change(batch.ids), change(batch.positions), batch.groups, offsets, batch.longest)
 
 
 class Distillation(nn.Module):

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 from leap.errors import UserError
 from leap.model import varlen
-from leap.model.encoder import Encoder
+from leap.model.encoder import Encoder, compile_layers
 from leap.objective import Objective
 from leap.progress import bar
 from leap.settings.student import TrainSettings
@@ -69,7 +69,10 @@ class Trainer:
         self.settings, self.text, self.sentences = settings, text, sentences
         self.teacher, self.seed, self.device, self.ranks = teacher, seed, device, ranks
         # Packed batches have one size, and rows of all lengths make them alike in tokens.
-        self.packed = self.mixed = varlen.available(device)
+        heads_fit = encoder.config.width // encoder.config.heads in varlen.HEAD_SIZES
+        narrow = settings.precision == "bf16"
+        self.packed = varlen.available(device) and narrow and heads_fit and teacher.packs
+        self.mixed = self.fixed = self.packed
         self.module = Distillation(encoder, loss, teacher.layers).to(device)
         self.optimizer = adamw(self.module, settings, device)
         self._rows = min(settings.batch_size, len(text))
@@ -97,9 +100,7 @@ class Trainer:
         """
         torch.set_flush_denormal(True)
         done, history = state.restore(self.module, self.optimizer)
-        update, terms = self.prepare()
-        if done == 0:
-            self._log_start()
+        update, terms = self.prepare(log_start=done == 0)
         quiet = not self.ranks.first
         with (
             _signals_noted() as noted,
@@ -145,7 +146,7 @@ class Trainer:
         batch = self.text.packed(rows, self._tokens, self._longest) if self.packed else self.text.batch(rows)
         given = StepInput(
             batch,
-            self.teacher.inputs(rows, fixed=varlen.available(self.device)),
+            self.teacher.inputs(rows, fixed=self.fixed),
             torch.tensor((step - 1) / self.steps),
             torch.tensor(learning_rate_at(step, self.steps, self.settings)),
         )
@@ -153,14 +154,15 @@ class Trainer:
             return given
         return given.map(lambda part: part.pin_memory().to(self.device, non_blocking=True))
 
-    def prepare(self) -> tuple[Update, list[str]]:
+    def prepare(self, log_start: bool = False) -> tuple[Update, list[str]]:
         """The update as this device runs it best, and the terms' names, which its first call fills in."""
-        if varlen.available(self.device):
+        if self.fixed:
             self._reserve()
+        if log_start:
+            self._log_start()
         compiled = self.packed and self.settings.compile
         if compiled:
-            for layer in self.module.encoder.layers:
-                layer.compile(dynamic=False)
+            compile_layers(self.module.encoder)
             self.module.loss.compile(dynamic=False)
             self.teacher.compile()
         module: nn.Module = self.module
@@ -210,7 +212,9 @@ class Trainer:
     def _log_start(self) -> None:
         """How far each layer is from the last before training, and how many the margin cannot reach."""
         _, rows = next(self.batches())
-        pooled = self.module.encoder(self.inputs(1, rows).batch)
+        batch = self.inputs(1, rows).batch
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.settings.precision == "bf16"):
+            pooled = self.module.encoder(batch)
         similarity = F.cosine_similarity(pooled[1:].float(), pooled[-1:].float(), dim=-1)
         log.info(
             "at the start: similarity to the final layer by layer %s; %.0f %% of sentence layers in the "
