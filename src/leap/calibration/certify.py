@@ -13,6 +13,10 @@ from leap.calibration.risk import Demand, fixed_sequence, p_value
 from leap.exits.calibration import Calibration
 from leap.exits.rules import first_layer_at
 
+# A predicted similarity must save this share of the layers to be chosen: the consecutive one costs less to
+# take, and the GPU's fast path knows no other.
+WORTH_PREDICTING = 0.01
+
 
 @dataclass(frozen=True)
 class Parts:
@@ -49,7 +53,7 @@ class Outcome:
 
 
 def certified(parts: Parts, patience: int, demand: Demand, uses_lens: bool) -> tuple[Calibration, Outcome]:
-    """The calibration with the fewest expected layers of all that are shown to be safe.
+    """The calibration with the fewest expected layers of all that are shown to be safe (to within 1 %).
 
     The statement: with probability `demand.confidence` over the sentences of the test part, of future
     sentences drawn like them that leave early, at most the share `demand.risk` has a cosine to full depth
@@ -75,7 +79,7 @@ def certified(parts: Parts, patience: int, demand: Demand, uses_lens: bool) -> t
         demand,
         level,
     )
-    if predicted.expected_layers < consecutive.expected_layers:
+    if predicted.expected_layers < (1 - WORTH_PREDICTING) * consecutive.expected_layers:
         return Calibration(predicted.thresholds, patience, predictor, uses_lens), predicted
     return Calibration(consecutive.thresholds, patience, None, uses_lens), consecutive
 

@@ -96,6 +96,8 @@ class TrainSettings(Block):
     device: str = Field(pattern=r"^(auto|cpu|cuda(:\d+)?)$")
     log_every: int = Field(ge=1)
     checkpoint_every: int = Field(ge=1)
+    # Fit learned exit heads on the training sentences once the student is trained.
+    heads: bool = False
 
 
 class ExitSettings(Block):

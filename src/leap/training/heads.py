@@ -1,7 +1,8 @@
 """Fits the exit heads: DeeBERT's second stage, with the student frozen."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
@@ -9,6 +10,9 @@ from torch.nn import functional as F
 from leap.calibration.least_squares import solved
 from leap.exits.heads import Heads
 from leap.exits.rules import similarity_to_final
+from leap.model.encoder import Encoder
+from leap.progress import bar
+from leap.training.tokens import TokenizedText
 
 RIDGE = 1e-4
 
@@ -30,3 +34,24 @@ def fit_heads(batches: Iterable[Tensor], ridge: float = RIDGE) -> Heads:
 
     fitted = solved((rows(pooled) for pooled in batches), ridge)[..., 0]
     return Heads(fitted[:, :-1].contiguous(), fitted[:, -1].contiguous())
+
+
+@torch.inference_mode()
+def pooled_layers(
+    encoder: Encoder, text: TokenizedText, batch_size: int, device: torch.device
+) -> Iterator[Tensor]:
+    """The trained student's pooled layers of its training text, a batch at a time.
+
+    Args:
+        encoder: moved to `device`.
+        text: the training sentences.
+        batch_size: rows computed together.
+        device: where to compute.
+
+    Yields:
+        [L + 1, B, D] float32 on the CPU.
+    """
+    encoder = encoder.to(device).eval()
+    order = np.argsort(text.lengths, kind="stable")
+    for start in bar(range(0, len(order), batch_size), desc="exit heads", unit="batch"):
+        yield encoder(text.batch(order[start : start + batch_size]).to(device)).cpu()

@@ -24,6 +24,7 @@ from leap.settings import VariantSettings
 from leap.settings.sources import ModelSource
 from leap.teacher import TeacherCache
 from leap.training.checkpoint import TrainingState
+from leap.training.heads import fit_heads, pooled_layers
 from leap.training.tokens import TokenizedText
 from leap.training.trainer import Line, Trainer
 
@@ -95,6 +96,8 @@ def train_student(
     seconds = time.perf_counter() - started
     with whole_folder(folder) as beside:
         save_student(encoder.cpu(), beside, tokenizer_folder, variant.student.max_length, rule)
+        if variant.train.heads:
+            fit_heads(pooled_layers(encoder, text, variant.train.batch_size, device)).save(beside)
     result = {
         "checkpoint": sha256_of(folder / "model.safetensors"),
         "steps": trainer.steps,
