@@ -109,8 +109,9 @@ def test_rules_at_the_edges_are_fine() -> None:
 
 
 def plane(*cosines: float) -> torch.Tensor:
-    """Pooled layers of one sentence in the plane whose cosines to the layer before are as given, from 2 on."""
-    angles = torch.tensor([0.0, 0.0, *(torch.tensor(c, dtype=torch.float64).acos() for c in cosines)]).cumsum(0)
+    """Pooled layers of one sentence in a plane, by their cosines to the layer before, from layer 2 on."""
+    steps = torch.tensor([1.0, 1.0, *cosines], dtype=torch.float64).acos()
+    angles = steps.cumsum(0)
     return torch.stack([angles.cos(), angles.sin()], dim=-1).float()[:, None]
 
 

@@ -17,6 +17,7 @@ from leap.model.locate import locate
 from leap.settings.sources import LocalModel
 from leap.teacher import build_cache
 from leap.training import run as training_run
+from leap.training.heads import fit_heads
 from leap.training.run import train_student
 from leap.training.tokens import epoch_batches
 from leap.training.trainer import Trainer, learning_rate_at
@@ -110,6 +111,21 @@ def test_a_trained_student_is_kept_and_only_its_exit_rule_is_rewritten(
     monkeypatch.setattr(training_run, "CODE", ("training",))  # as if the code had changed
     project.train()
     assert (project.model / "model.safetensors").stat().st_mtime_ns != weights
+
+
+def test_exit_heads_are_fitted_on_the_training_text_where_the_settings_say_so(
+    project: Project, sentences: list[str]
+) -> None:
+    project.train()
+    assert not (project.model / "heads.safetensors").exists()
+    project.train(train={"heads": True})
+    model = LeapEncoder(project.model, "cpu")
+    pooled = torch.empty(model.depth + 1, len(sentences), model.encoder.config.width)
+    for rows, vectors in model.pooled_layers(sentences):
+        pooled[:, rows] = vectors
+    expected = fit_heads([pooled])
+    torch.testing.assert_close(model.heads.scores(pooled), expected.scores(pooled), atol=1e-3, rtol=0)
+    model.encode(sentences, strategy="heads")
 
 
 def test_a_loss_that_is_not_finite_names_step_term_and_sentences(
