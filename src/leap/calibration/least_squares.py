@@ -23,8 +23,11 @@ class LeastSquares:
         """
         inputs, targets = inputs.double(), targets.double()
         moments, products = inputs.mT @ inputs, inputs.mT @ targets
-        self._moments = moments if self._moments is None else self._moments + moments
-        self._products = products if self._products is None else self._products + products
+        if self._moments is None or self._products is None:
+            self._moments, self._products = moments, products
+        else:
+            self._moments += moments
+            self._products += products
         self.rows += inputs.shape[1]
 
     def solve(self, ridge: float) -> Tensor:
