@@ -193,3 +193,17 @@ def test_a_layer_without_a_threshold_is_not_scored() -> None:
     held = torch.tensor([torch.inf, 0.9, torch.inf, torch.inf])
     calibration = Calibration(held, 1, Unreadable(), False)
     assert not Calibrated(calibration).leaves(3, torch.ones(2, 4), [torch.ones(2, 4)] * 2).any()
+
+
+def test_a_score_of_exactly_the_threshold_leaves() -> None:
+    # Norms of 1 and cosines of a half: no rounding anywhere.
+    before, now = torch.tensor([[1.0, 0, 0, 0]]), torch.tensor([[0.5, 0.5, 0.5, 0.5]])
+    pooled = torch.stack([before, before, now, before, before])
+    for theta, expected in ((0.5, True), (0.5 + 1e-7, False)):
+        held = torch.tensor([torch.inf, theta, torch.inf, torch.inf])
+        calibration = Calibration(held, 1, None, False)
+        assert Calibrated(calibration).leaves(2, now, [before]).item() is expected
+        assert (calibrated(pooled, calibration).item() == 2) is expected
+        assert Patient(ExitRule(theta, 1), 1).leaves(2, now, [before]).item() is expected
+        heads = Heads(torch.zeros(3, 4), torch.full((3,), 0.5))
+        assert ByHeads(heads, theta, 1).leaves(2, now, []).item() is expected
