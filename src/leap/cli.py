@@ -79,6 +79,47 @@ def summary(path: Annotated[Path, typer.Argument()] = Path("reports/summary.json
     typer.echo(table(read_json(path, "dvc repro")))
 
 
+@app.command()
+def calibrate(
+    model: Annotated[Path, typer.Argument(help="A model folder.")],
+    sentences: Annotated[
+        Path, typer.Option(help="Held-out sentences: txt (one a line), parquet, csv, tsv or jsonl.")
+    ],
+    column: Annotated[
+        str | None, typer.Option(help="The column of a table.  [default: sentence]", show_default=False)
+    ] = None,
+    floor: Annotated[float, typer.Option(help="The lowest cosine to full depth that is good enough.")] = 0.94,
+    risk: Annotated[float, typer.Option(help="The largest share of exited vectors below the floor.")] = 0.05,
+    confidence: Annotated[float, typer.Option(help="How sure that must be.")] = 0.95,
+    lens: Annotated[
+        bool, typer.Option("--lens", help="Fit a linear map a layer to the last one too.")
+    ] = False,
+    output: Annotated[
+        Path | None, typer.Option(help="Write a calibrated copy here; else into the folder itself.")
+    ] = None,
+    batch_size: Annotated[int, typer.Option(min=1)] = 32,
+    device: Annotated[str, typer.Option(help="cpu, cuda, cuda:N, or auto.")] = "auto",
+    seed: Annotated[int, typer.Option(help="Of the parts that the sentences are split into.")] = 17,
+) -> None:
+    """Find exits that are shown to be safe on held-out sentences (docs/exits.md)."""
+    from leap.calibration.risk import Demand
+    from leap.calibration.run import calibrate_folder, lines
+
+    found = calibrate_folder(
+        model,
+        sentences,
+        Demand(floor, risk, confidence),
+        column=column,
+        with_lens=lens,
+        output=output,
+        batch_size=batch_size,
+        device=device,
+        seed=seed,
+    )
+    for line in lines(found):
+        typer.echo(line)
+
+
 def run() -> None:
     """The entry point: a user's mistake is one message and exit code 1."""
     try:

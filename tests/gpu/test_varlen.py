@@ -43,7 +43,8 @@ def test_attention_and_its_gradient_are_the_slow_twins(heads: int, size: int, le
     wanted = by_row(twin, lengths, heads)
     wanted.backward(given[:-IDLE].double().cpu())
     assert _error(found[:-IDLE], wanted) < 1e-2
-    assert qkv.grad is not None and twin.grad is not None
+    assert qkv.grad is not None
+    assert twin.grad is not None
     assert _error(qkv.grad[:-IDLE], twin.grad[:-IDLE]) < 1e-2
     if max(lengths) <= varlen.LONGEST_TILE:
         assert found[-IDLE:].count_nonzero() == 0

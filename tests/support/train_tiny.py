@@ -1,4 +1,4 @@
-"""Trains the tests' tiny variant as one of the processes that torchrun started: `train_tiny.py FOLDER TEACHER`."""
+"""Trains the tests' tiny variant as one of torchrun's processes: `train_tiny.py FOLDER TEACHER`."""
 
 import sys
 from pathlib import Path

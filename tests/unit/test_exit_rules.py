@@ -2,12 +2,18 @@ import pytest
 import torch
 
 from leap.exits import ExitRule
+from leap.exits.calibration import Calibration
+from leap.exits.heads import Heads
+from leap.exits.predictor import Predictor
 from leap.exits.rules import (
     at_layers,
+    by_heads,
+    calibrated,
     consecutive_similarity,
     converged,
     first_layer_at,
     near_final,
+    patient,
     similarity_to_final,
 )
 
@@ -100,3 +106,83 @@ def test_a_rule_that_the_model_cannot_follow(rule: ExitRule, named: str) -> None
 def test_rules_at_the_edges_are_fine() -> None:
     ExitRule(1.0, 6, 5).check_depth(6)
     ExitRule(-1.0, 1, 1).check_depth(2)
+
+
+def plane(*cosines: float) -> torch.Tensor:
+    """Pooled layers of one sentence in a plane, by their cosines to the layer before, from layer 2 on."""
+    steps = torch.tensor([1.0, 1.0, *cosines], dtype=torch.float64).acos()
+    angles = steps.cumsum(0)
+    return torch.stack([angles.cos(), angles.sin()], dim=-1).float()[:, None]
+
+
+def test_a_cosine_of_exactly_theta_exits() -> None:
+    # Norms of 1 and cosines of halves: no rounding anywhere.
+    exact = torch.tensor([[1.0, 0, 0, 0], [1, 0, 0, 0], [0.5, 0.5, 0.5, 0.5], [0, 0, 0, 1.0]])[:, None]
+    score = consecutive_similarity(exact, 1)[1].item()
+    assert score == 0.5
+    assert converged(exact, ExitRule(0.5, 1)).tolist() == [2]
+    assert ExitRule(0.5, 1).leaves(2, exact[2], [exact[1]]).tolist() == [True]
+    assert converged(exact, ExitRule(0.5 + 1e-7, 1)).tolist() == [3]
+
+
+def test_pabee_counts_layers_in_a_row() -> None:
+    pooled = plane(0.99, 0.5, 0.99, 0.99, 0.99, 0.5)  # layers 2 to 7
+    rule = ExitRule(0.9, 1)
+    assert [patient(pooled, rule, p).item() for p in (1, 2, 3, 4)] == [2, 5, 6, 7]
+    assert converged(pooled, rule).item() == 2
+
+
+def test_pabee_counts_below_min_layer_but_lets_none_leave_there() -> None:
+    pooled = plane(0.99, 0.99, 0.99, 0.5, 0.5)  # layers 2 to 6
+    assert patient(pooled, ExitRule(0.9, 3), 2).item() == 3
+    # The run of layers 2, 3 and 4 still lasts at l_min 4; at l_min 5 it is over.
+    assert patient(pooled, ExitRule(0.9, 4), 3).item() == 4
+    assert patient(pooled, ExitRule(0.9, 5), 2).item() == 6
+
+
+def test_pabee_compares_over_the_gap_k() -> None:
+    pooled = plane(0.99, 0.99, 0.99, 0.99)
+    # With k = 2, layer 3 is the first that has a layer to compare with, so layer 4 ends the first run of two.
+    assert patient(pooled, ExitRule(0.9, 1, 2), 2).item() == 4
+    assert patient(pooled, ExitRule(0.9, 1, 1), 2).item() == 3
+
+
+def test_heads_by_hand() -> None:
+    heads = Heads(torch.tensor([[0.5, 0.0], [0.0, 1.0], [0.0, 1.0]]), torch.tensor([0.1, 0.0, 0.1]))
+    # Unit vectors (1, 0), (0.6, 0.8) and (0.6, 0.8) of layers 1 to 3: predictions 0.6, 0.8 and 0.9.
+    assert by_heads(ONE, heads, 0.6, 1).tolist() == [1]
+    assert by_heads(ONE, heads, 0.7, 1).tolist() == [2]
+    assert by_heads(ONE, heads, 0.7, 3).tolist() == [3]
+    assert by_heads(ONE, heads, 0.95, 1).tolist() == [4]
+
+
+def test_calibrated_has_a_threshold_a_layer() -> None:
+    inf = torch.inf
+    # Cosines to the layer before, from layer 2 on: 0.6, 1, 0.
+    for thresholds, left in (
+        ([inf, 0.5, inf, inf], 2),
+        ([inf, 0.7, 0.9, inf], 3),
+        ([inf, inf, inf, inf], 4),
+    ):
+        found = calibrated(ONE, Calibration(torch.tensor(thresholds), 1, None, False))
+        assert found.tolist() == [left]
+
+
+def test_calibrated_by_a_predicted_similarity() -> None:
+    # The prediction is log |p_l|: norms 2, 5, 10, 5 at layers 1 to 4.
+    by_norm = Predictor(torch.tensor([[0.0, 0, 0, 1, 0, 0]]).repeat(4, 1))
+    assert by_norm.scores(ONE)[1:, 0].exp().tolist() == pytest.approx([5, 10, 5])
+    thresholds = torch.tensor([torch.inf, 9.0, 9.0, torch.inf]).log()
+    assert calibrated(ONE, Calibration(thresholds, 1, by_norm, False)).tolist() == [3]
+    # And one that sees the three cosines and the step of the norm.
+    seen = [
+        Predictor(torch.eye(6)[column].repeat(4, 1)).scores(ONE)[2, 0].item() for column in (0, 1, 2, 4, 5)
+    ]
+    assert seen == pytest.approx([1.0, 0.6, 0.6, torch.tensor(2.0).log().item(), 1.0])
+
+
+def test_layer_thresholds_are_the_rule() -> None:
+    thresholds, patience = ExitRule(0.75, 2, 2).layer_thresholds(5)
+    assert thresholds.tolist() == [torch.inf, torch.inf, 0.75, 0.75, torch.inf]
+    assert patience == 2
+    assert ExitRule(0.75, 5).layer_thresholds(5).thresholds.tolist() == [torch.inf] * 5

@@ -22,6 +22,7 @@ from leap.model.tokenizer import SentenceTokenizer
 from leap.settings.sources import LocalModel
 from leap.teacher import build_cache
 from leap.training import run as training_run
+from leap.training.heads import fit_heads
 from leap.training.run import train_student
 from leap.training.tokens import TokenizedText, epoch_batches
 from leap.training.trainer import Trainer, learning_rate_at
@@ -115,6 +116,21 @@ def test_a_trained_student_is_kept_and_only_its_exit_rule_is_rewritten(
     monkeypatch.setattr(training_run, "CODE", ("training",))  # as if the code had changed
     project.train()
     assert (project.model / "model.safetensors").stat().st_mtime_ns != weights
+
+
+def test_exit_heads_are_fitted_on_the_training_text_where_the_settings_say_so(
+    project: Project, sentences: list[str]
+) -> None:
+    project.train()
+    assert not (project.model / "heads.safetensors").exists()
+    project.train(train={"heads": True})
+    model = LeapEncoder(project.model, "cpu")
+    pooled = torch.empty(model.depth + 1, len(sentences), model.encoder.config.width)
+    for rows, vectors in model.pooled_layers(sentences):
+        pooled[:, rows] = vectors
+    expected = fit_heads([pooled])
+    torch.testing.assert_close(model.heads.scores(pooled), expected.scores(pooled), atol=1e-3, rtol=0)
+    model.encode(sentences, strategy="heads")
 
 
 def test_a_loss_that_is_not_finite_names_step_term_and_sentences(
@@ -222,7 +238,8 @@ def test_a_packed_batch_has_a_fixed_size_and_says_where_its_rows_lie(
     text = TokenizedText.of(sentences, SentenceTokenizer(tiny_folder, 32))
     rows = np.array([5, 40, 2])
     batch = text.packed(rows, 128, 32)
-    assert batch.offsets is not None and batch.rows == 3 and len(batch.ids) == 128
+    assert batch.offsets is not None
+    assert (batch.rows, len(batch.ids)) == (3, 128)
     for place, row in enumerate(rows):
         alone = text.batch(rows[place : place + 1])
         start, stop = batch.offsets[place], batch.offsets[place + 1]

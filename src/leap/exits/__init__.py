@@ -1,4 +1,4 @@
-"""Early exit: the rules on pooled layers, and the encoder that stops at them."""
+"""Early exit: the rules on pooled layers, the policies, and the encoder that stops by them."""
 
 from leap.exits.encoder import LeapEncoder
 from leap.exits.rules import ExitRule

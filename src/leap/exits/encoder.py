@@ -1,9 +1,10 @@
 """`LeapEncoder`: sentence vectors with early exit, by SentenceTransformer's arguments."""
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
@@ -11,14 +12,20 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from leap.errors import UserError
-from leap.exits.forward import exit_forward, layer_forward
-from leap.exits.rules import ExitRule
+from leap.exits.calibration import Calibration
+from leap.exits.forward import exit_forward
+from leap.exits.heads import Heads
+from leap.exits.lens import Lens
+from leap.exits.policy import ByHeads, Calibrated, ExitPolicy, Fixed, Patient
+from leap.exits.rules import ExitRule, at_layers, near_final
 from leap.model.batches import Batch, by_length
 from leap.model.encoder import Encoder
 from leap.model.tokenizer import SentenceTokenizer
 from leap.progress import bar
 
-Strategy = Literal["converged", "full", "fixed"]
+Strategy = Literal["converged", "patience", "heads", "calibrated", "full", "fixed", "near_final"]
+
+Leave = Callable[[Batch], tuple[Tensor, Tensor]]
 
 # The paper's values (Appendix L), for a folder that says nothing itself.
 PAPER_RULE = ExitRule(threshold=0.95, min_layer=6, patience=1)
@@ -54,6 +61,21 @@ class LeapEncoder:
         """L."""
         return self.encoder.config.layers
 
+    @cached_property
+    def heads(self) -> Heads:
+        """The folder's exit heads; reading them raises UserError where there are none for these weights."""
+        return Heads.load(self.folder, self.depth, self.encoder.config.width).to(self.device)
+
+    @cached_property
+    def lens(self) -> Lens:
+        """The folder's lens; reading it raises UserError where there is none for these weights."""
+        return Lens.load(self.folder, self.depth, self.encoder.config.width).to(self.device)
+
+    @cached_property
+    def calibration(self) -> Calibration:
+        """The folder's calibration; reading it raises UserError where there is none for these weights."""
+        return Calibration.load(self.folder, self.depth).to(self.device)
+
     @torch.inference_mode()
     def encode(
         self,
@@ -70,6 +92,8 @@ class LeapEncoder:
         patience: int | None = None,
         strategy: Strategy = "converged",
         layer: int | None = None,
+        pabee_patience: int = 2,
+        lens: bool | None = None,
         return_exit_layers: bool = False,
     ) -> Any:
         """The sentences' vectors.
@@ -85,11 +109,23 @@ class LeapEncoder:
             convert_to_numpy: return a numpy array; else a list of tensors.
             convert_to_tensor: return one tensor; wins over convert_to_numpy.
             normalize_embeddings: scale the vectors to length 1.
-            threshold: theta; the folder's own if None, like the next two.
-            min_layer: l_min.
-            patience: k.
-            strategy: converged (Algorithm 1), full (all layers), or fixed (every row at `layer`).
+            threshold: theta; the folder's own if None, like the next two. A strategy ignores what it has no
+                use for: calibrated ignores all three.
+            min_layer: l_min; for near_final it is 1 if None.
+            patience: k, the gap between the layers compared (Algorithm 1).
+            strategy: docs/exits.md tells them apart.
+                converged: Algorithm 1.
+                patience: PABEE's, `pabee_patience` layers in a row at which Algorithm 1's test holds.
+                heads: the folder's learned heads predict a similarity to the last layer of theta.
+                calibrated: the thresholds that `leap calibrate` tested on held-out sentences.
+                full: all layers.
+                fixed: every row at `layer`.
+                near_final: the first layer within theta of the last one. An oracle for analysis only: it
+                computes all layers and saves nothing.
             layer: the layer of strategy fixed, counted from 1.
+            pabee_patience: p of strategy patience.
+            lens: map an exited vector by the folder's lens; if None, only calibrated does, where it was
+                calibrated so.
             return_exit_layers: also return each sentence's exit layer, [N] int64.
 
         Returns:
@@ -97,6 +133,7 @@ class LeapEncoder:
 
         Raises:
             ValueError: an argument does not fit the model.
+            UserError: the strategy or the lens needs a file that the folder does not have.
         """
         texts = [sentences] if isinstance(sentences, str) else list(sentences)
         rule = ExitRule(
@@ -104,16 +141,16 @@ class LeapEncoder:
             self.rule.min_layer if min_layer is None else min_layer,
             self.rule.patience if patience is None else patience,
         )
-        if strategy == "converged":
-            rule.check_depth(self.depth)
-        fixed = self._fixed_layer(strategy, layer)
+        self._check_strategy(strategy, layer)
+        mapping = self._mapping(strategy, lens)
+        if strategy == "near_final":
+            leave = self._oracle(rule.threshold, 1 if min_layer is None else min_layer, mapping)
+        else:
+            leave = self._exits(self._policy(strategy, rule, layer, pabee_patience), mapping)
         vectors = torch.empty(len(texts), self.encoder.config.width, device=self.device)
-        exits = torch.full((len(texts),), fixed or self.depth)
+        exits = torch.empty(len(texts), dtype=torch.int64)
         for rows, batch in self._batches(texts, prompt, batch_size, show_progress_bar):
-            if fixed is None:
-                vectors[rows], exits[rows] = exit_forward(self.encoder, batch, rule)
-            else:
-                vectors[rows] = layer_forward(self.encoder, batch, fixed)
+            vectors[rows], exits[rows] = leave(batch)
         if normalize_embeddings or self.normalizes:
             vectors = F.normalize(vectors, dim=-1)
         result = _converted(vectors, convert_to_numpy, convert_to_tensor)
@@ -144,14 +181,56 @@ class LeapEncoder:
                 yield rows, batch.to(self.device)
                 progress.update(len(rows))
 
-    def _fixed_layer(self, strategy: Strategy, layer: int | None) -> int | None:
+    def _policy(
+        self, strategy: Strategy, rule: ExitRule, layer: int | None, pabee_patience: int
+    ) -> ExitPolicy:
+        if strategy in ("full", "fixed"):
+            return Fixed(layer or self.depth)
+        if strategy == "calibrated":
+            return Calibrated(self.calibration)
+        rule.check_depth(self.depth)
+        if strategy == "heads":
+            return ByHeads(self.heads, rule.threshold, rule.min_layer)
+        if strategy == "patience":
+            patient = Patient(rule, pabee_patience)
+            patient.check_depth(self.depth)
+            return patient
+        return rule
+
+    def _check_strategy(self, strategy: str, layer: int | None) -> None:
+        if strategy not in get_args(Strategy):
+            raise ValueError(f"strategy {strategy!r} is none of {', '.join(get_args(Strategy))}")
         if (strategy == "fixed") != (layer is not None):
             raise ValueError("layer goes with strategy='fixed', and only with it")
-        if strategy == "full":
-            return self.depth
         if layer is not None and not 1 <= layer <= self.depth:
             raise ValueError(f"layer {layer} is not a layer of this model: 1 to {self.depth}")
-        return layer
+
+    def _mapping(self, strategy: Strategy, lens: bool | None) -> Lens | None:
+        if strategy != "calibrated":
+            return self.lens if lens else None
+        if lens not in (None, self.calibration.uses_lens):
+            raise ValueError(
+                f"lens={lens} is not how {self.folder} was calibrated: its thresholds hold for "
+                f"lens={self.calibration.uses_lens}"
+            )
+        return self.lens if self.calibration.uses_lens else None
+
+    def _exits(self, policy: ExitPolicy, lens: Lens | None) -> Leave:
+        def leave(batch: Batch) -> tuple[Tensor, Tensor]:
+            vectors, exits = exit_forward(self.encoder, batch, policy)
+            return (vectors if lens is None else lens.at_exits(vectors, exits)), exits
+
+        return leave
+
+    def _oracle(self, threshold: float, min_layer: int, lens: Lens | None) -> Leave:
+        ExitRule(threshold, min_layer).check_depth(self.depth)
+
+        def leave(batch: Batch) -> tuple[Tensor, Tensor]:
+            pooled = self.encoder(batch) if lens is None else lens.mapped(self.encoder(batch))
+            exits = near_final(pooled, threshold, min_layer)
+            return at_layers(pooled, exits), exits.cpu()
+
+        return leave
 
 
 def resolve_device(device: str) -> torch.device:

@@ -4,40 +4,41 @@ from collections import deque
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
-from leap.exits.rules import ExitRule
+from leap.exits.policy import ExitPolicy
 from leap.model.batches import Batch
 from leap.model.encoder import Encoder, mean_pool
 
 
-def exit_forward(encoder: Encoder, batch: Batch, rule: ExitRule) -> tuple[Tensor, Tensor]:
-    """Algorithm 1 on a batch; layers after the last exit are not computed.
+def exit_forward(encoder: Encoder, batch: Batch, policy: ExitPolicy) -> tuple[Tensor, Tensor]:
+    """The rows' vectors where the policy lets them leave; layers after the last exit are not computed.
 
     Args:
         encoder: the model.
         batch: B rows.
-        rule: theta, l_min and k.
+        policy: who leaves; Algorithm 1 is an `ExitRule`.
 
     Returns:
         The pooled vectors at each row's exit layer, [B, D] float32, not normalised, and the exit layers,
         [B] int64, counted from 1.
     """
     depth = len(encoder.layers)
+    first, lookback = policy.first_check(), policy.lookback
     vectors = torch.empty(batch.rows, encoder.config.width, device=encoder.words.weight.device)
     exits = torch.full((batch.rows,), depth)
     rows = torch.arange(batch.rows)
+    recent: deque[Tensor] = deque(maxlen=lookback)
     states = encoder.embed(batch)
-    recent: deque[Tensor] = deque(maxlen=rule.patience)
-    for number, layer in enumerate(encoder.layers, start=1):
-        states = layer(states, batch)
-        if number < rule.first_check() - rule.patience:
+    for number in range(depth + 1):
+        if number:
+            states = encoder.layers[number - 1](states, batch)
+        if number < first - lookback and number < depth:
             continue
         pooled = mean_pool(states, batch)
         if number == depth:
             vectors[rows] = pooled
-        elif number >= rule.first_check():
-            leaves = (F.cosine_similarity(pooled, recent[0], dim=-1) >= rule.threshold).cpu()
+        elif number >= first:
+            leaves = policy.leaves(number, pooled, recent).cpu()
             if leaves.any():
                 vectors[rows[leaves]] = pooled[leaves]
                 exits[rows[leaves]] = number
@@ -46,7 +47,7 @@ def exit_forward(encoder: Encoder, batch: Batch, rule: ExitRule) -> tuple[Tensor
                 stays = ~leaves
                 batch, states = batch.keep(stays.tolist(), states)
                 rows, pooled = rows[stays], pooled[stays]
-                recent = deque((earlier[stays] for earlier in recent), maxlen=rule.patience)
+                recent = deque((earlier[stays] for earlier in recent), maxlen=lookback)
         recent.append(pooled)
     return vectors, exits
 

@@ -1,19 +1,40 @@
-"""The exit rules, as pure functions of pooled layers.
+"""The exit rules, as pure functions of pooled layers: [L + 1, N, D] to each row's exit layer, [N] int64.
 
-`converged` is the deployable rule (Equation 7 and Algorithm 1); `near_final` compares with the last layer, so
-it can only be analysed, never deployed. They are the slow twins of `leap.exits.forward`.
+`converged` is the paper's deployable rule (Equation 7 and Algorithm 1); `patient`, `by_heads` and
+`calibrated` are deployable too. `near_final` compares with the last layer, so it can only be analysed, never
+deployed. They are the slow twins of `leap.exits.policy`, which decides layer by layer.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from leap.exits.calibration import Calibration
+from leap.exits.heads import Heads
+
+
+class LayerThresholds(NamedTuple):
+    """A policy put as thresholds on the consecutive similarity: leave after layer l if s_l reaches its own.
+
+    thresholds: [L] float32; infinity where no row leaves, and always at L, which takes whoever is left.
+    patience: k of s_l = cos(p_l, p_{l-k}).
+    """
+
+    thresholds: Tensor
+    patience: int
+
 
 @dataclass(frozen=True)
 class ExitRule:
-    """Algorithm 1's theta, l_min and k."""
+    """Algorithm 1's theta, l_min and k; the exit policy of strategy `converged` (leap.exits.policy).
+
+    The paper calls two things patience: Algorithm 1's k, the gap between the layers compared, which is
+    `patience` here, and PABEE's p, a number of layers in a row, which is `pabee_patience` elsewhere.
+    """
 
     threshold: float
     min_layer: int
@@ -35,6 +56,21 @@ class ExitRule:
     def first_check(self) -> int:
         """The first layer after which a row may leave: l >= l_min and l > k."""
         return max(self.min_layer, self.patience + 1)
+
+    @property
+    def lookback(self) -> int:
+        """How many earlier pooled vectors `leaves` needs."""
+        return self.patience
+
+    def leaves(self, layer: int, pooled: Tensor, earlier: Sequence[Tensor]) -> Tensor:
+        """Which rows leave after layer l; as `leap.exits.policy.ExitPolicy` says."""
+        return F.cosine_similarity(pooled, earlier[-self.patience], dim=-1) >= self.threshold
+
+    def layer_thresholds(self, depth: int) -> LayerThresholds:
+        """Theta at every layer where a row may leave."""
+        thresholds = torch.full((depth,), torch.inf)
+        thresholds[self.first_check() - 1 : depth - 1] = self.threshold
+        return LayerThresholds(thresholds, self.patience)
 
 
 def consecutive_similarity(pooled: Tensor, patience: int) -> Tensor:
@@ -66,12 +102,12 @@ def similarity_to_final(pooled: Tensor) -> Tensor:
     return F.cosine_similarity(pooled[1:], pooled[-1:], dim=-1)
 
 
-def first_layer_at(scores: Tensor, threshold: float, min_layer: int) -> Tensor:
+def first_layer_at(scores: Tensor, threshold: float | Tensor, min_layer: int) -> Tensor:
     """The first layer from `min_layer` on whose score reaches the threshold, else the last.
 
     Args:
         scores: [L, N].
-        threshold: theta.
+        threshold: theta, or one a layer, [L, 1].
         min_layer: l_min, counted from 1.
 
     Returns:
@@ -86,6 +122,36 @@ def first_layer_at(scores: Tensor, threshold: float, min_layer: int) -> Tensor:
 def converged(pooled: Tensor, rule: ExitRule) -> Tensor:
     """Each row's exit layer under Algorithm 1; [L + 1, N, D] to [N] int64."""
     return first_layer_at(consecutive_similarity(pooled, rule.patience), rule.threshold, rule.min_layer)
+
+
+def patient(pooled: Tensor, rule: ExitRule, pabee_patience: int) -> Tensor:
+    """Each row's first layer that ends a run of p layers with s_l >= theta; PABEE's rule for vectors.
+
+    PABEE (Zhou et al., NeurIPS 2020, Equation 6) counts the layers in a row whose predictions agree and
+    leaves at the p-th; two layers agree here where Algorithm 1 would leave. Layers below l_min are counted,
+    but no row leaves there. With p = 1 it is `converged`.
+    """
+    agree = consecutive_similarity(pooled, rule.patience) >= rule.threshold
+    count = torch.zeros(pooled.shape[1], dtype=torch.int64, device=pooled.device)
+    counts = []
+    for layer in agree:
+        count = torch.where(layer, count + 1, 0)
+        counts.append(count)
+    return first_layer_at(torch.stack(counts), pabee_patience, rule.min_layer)
+
+
+def by_heads(pooled: Tensor, heads: Heads, threshold: float, min_layer: int) -> Tensor:
+    """Each row's first layer whose head predicts a similarity to the last layer of at least the threshold."""
+    return first_layer_at(heads.scores(pooled), threshold, min_layer)
+
+
+def calibrated(pooled: Tensor, calibration: Calibration) -> Tensor:
+    """Each row's first layer whose score reaches the calibration's threshold for it."""
+    if calibration.predictor is None:
+        scores = consecutive_similarity(pooled, calibration.patience)
+    else:
+        scores = calibration.predictor.scores(pooled)
+    return first_layer_at(scores, calibration.thresholds.to(pooled.device)[:, None], 1)
 
 
 def near_final(pooled: Tensor, threshold: float, min_layer: int = 1) -> Tensor:

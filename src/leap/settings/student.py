@@ -132,6 +132,8 @@ class TrainSettings(Block):
     log_every: int = Field(ge=1)
     checkpoint_every: int = Field(ge=1)
     keep_checkpoints: int = Field(ge=1)
+    # Fit learned exit heads on the training sentences once the student is trained.
+    heads: bool = False
 
 
 class ExitSettings(Block):

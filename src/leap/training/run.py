@@ -16,7 +16,7 @@ from leap.errors import UserError
 from leap.exits.encoder import resolve_device
 from leap.exits.rules import ExitRule
 from leap.files import read_json, sha256_of, sha256_of_json, whole_folder, write_json
-from leap.model.encoder import EncoderConfig
+from leap.model.encoder import Encoder, EncoderConfig
 from leap.model.locate import locate
 from leap.model.student import save_student, start_student, student_tokenizer_folder
 from leap.model.tokenizer import SentenceTokenizer
@@ -25,6 +25,7 @@ from leap.settings import VariantSettings
 from leap.settings.sources import ModelSource
 from leap.teacher import open_teacher
 from leap.training.checkpoint import TrainingState
+from leap.training.heads import fit_heads, pooled_layers
 from leap.training.ranks import ALONE, Ranks
 from leap.training.tokens import TokenizedText
 from leap.training.trainer import Line, Trainer
@@ -102,6 +103,10 @@ def train_student(
         return {"steps": trainer.steps}
     with whole_folder(folder) as beside:
         save_student(encoder.cpu().eval(), beside, tokenizer_folder, variant.student.max_length, rule)
+        if variant.train.heads:
+            fit_heads(pooled_layers(Encoder.load(beside), text, variant.train.batch_size, device)).save(
+                beside
+            )
     result = {
         "checkpoint": sha256_of(folder / "model.safetensors"),
         "steps": trainer.steps,

@@ -1,0 +1,64 @@
+"""Tensors saved beside a model's weights and bound to them: those of other weights are refused by name."""
+
+from pathlib import Path
+
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from leap.errors import UserError
+from leap.files import sha256_of, whole_file
+
+WEIGHTS = "model.safetensors"
+
+
+def save_bound(tensors: dict[str, Tensor], path: Path) -> None:
+    """Writes a safetensors file that names the sha256 of the model.safetensors in its folder.
+
+    The file appears whole or not at all.
+    """
+    metadata = {"weights": sha256_of(path.parent / WEIGHTS)}
+    with whole_file(path) as beside:
+        save_file(
+            {name: tensor.contiguous().cpu() for name, tensor in tensors.items()}, beside, metadata=metadata
+        )
+
+
+def load_bound(path: Path, shapes: dict[str, tuple[int, ...]], made_by: str) -> dict[str, Tensor]:
+    """Reads what `save_bound` wrote.
+
+    Args:
+        path: the file, beside the weights.
+        shapes: the tensors that it must hold.
+        made_by: what to do to get the file, for the error.
+
+    Raises:
+        UserError: the file is missing, damaged, of other weights or of another shape.
+    """
+    if not path.is_file():
+        raise UserError(f"{path} is missing: {made_by}")
+    try:
+        with safe_open(path, framework="pt") as file:
+            metadata = file.metadata() or {}
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - no mapping
+    except SafetensorError as error:
+        raise UserError(f"{path} is not a whole safetensors file ({error}): {made_by}") from None
+    check_weights(path, metadata.get("weights"), made_by)
+    found = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
+    if found != shapes:
+        raise UserError(f"{path} does not fit the model: expected {shapes}, found {found}: {made_by}")
+    return tensors
+
+
+def check_weights(path: Path, named: object, made_by: str) -> None:
+    """Refuses a file that does not name the weights in its folder.
+
+    Raises:
+        UserError: the weights are others.
+    """
+    weights = path.with_name(WEIGHTS)
+    found = sha256_of(weights)
+    if named != found:
+        raise UserError(
+            f"{path} was made from other weights (sha256 {named}) than {weights} ({found}): {made_by}"
+        )

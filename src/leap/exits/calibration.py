@@ -1,0 +1,122 @@
+"""A calibration: a threshold a layer that `leap calibrate` tested on held-out sentences (leap.calibration).
+
+It lies beside the weights as calibration.json and is bound to them, and to the lens that it was made with.
+"""
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from leap.errors import UserError
+from leap.exits import lens
+from leap.exits.bound_files import WEIGHTS, check_weights
+from leap.exits.predictor import FEATURES, FIRST_LAYER, LOOKBACK, Predictor
+from leap.files import read_json, sha256_of, write_json
+
+FILE = "calibration.json"
+COMMAND = "leap calibrate MODEL --sentences FILE"
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """The exits of strategy `calibrated`.
+
+    thresholds: [L] float32; infinity where no row leaves, and always at L.
+    patience: k of the consecutive similarity cos(p_l, p_{l-k}).
+    predictor: the score where it is not the consecutive similarity.
+    uses_lens: whether an exited vector goes through the folder's lens.
+    """
+
+    thresholds: Tensor
+    patience: int
+    predictor: Predictor | None
+    uses_lens: bool
+
+    @property
+    def score(self) -> str:
+        """What is compared with the thresholds: `consecutive` or `predicted`."""
+        return "consecutive" if self.predictor is None else "predicted"
+
+    @property
+    def lookback(self) -> int:
+        """How many earlier pooled vectors the score needs."""
+        return self.patience if self.predictor is None else LOOKBACK
+
+    @property
+    def min_layer(self) -> int:
+        """The first layer that a row may leave at; L where none leaves early."""
+        layers = (layer for layer, value in enumerate(self.thresholds.tolist(), 1) if value < torch.inf)
+        return next(layers, len(self.thresholds))
+
+    def to(self, device: torch.device) -> "Calibration":
+        """The same with its predictor on another device; thresholds are compared as numbers."""
+        return replace(self, predictor=self.predictor and self.predictor.to(device))
+
+    def save(self, folder: Path, report: dict[str, Any]) -> None:
+        """Writes calibration.json beside the folder's weights (and lens), whole or not at all.
+
+        Args:
+            folder: the model's folder.
+            report: what was demanded and found, for a person; nothing reads it back.
+        """
+        content = {
+            "weights": sha256_of(folder / WEIGHTS),
+            "lens": sha256_of(folder / lens.FILE) if self.uses_lens else None,
+            "score": self.score,
+            "patience": self.patience,
+            "min_layer": self.min_layer,
+            # JSON has no infinity: null is a layer that no row leaves at.
+            "thresholds": [value if value < torch.inf else None for value in self.thresholds.tolist()],
+            "coefficients": self.predictor and self.predictor.coefficients.tolist(),
+            "report": report,
+        }
+        write_json(folder / FILE, content)
+
+    @classmethod
+    def load(cls, folder: Path, depth: int) -> "Calibration":
+        """Reads the folder's calibration.
+
+        Raises:
+            UserError: there is none, it is of other weights or another lens, or it is not well-formed.
+        """
+        path = folder / FILE
+        content = read_json(path, COMMAND)
+        if not isinstance(content, dict):
+            raise UserError(f"{path} is not a calibration: `{COMMAND}` writes it")
+        check_weights(path, content.get("weights"), f"`{COMMAND}` makes it anew")
+        _check_lens(path, content.get("lens"))
+        try:
+            return _parsed(content, depth)
+        except (KeyError, TypeError, ValueError) as error:
+            raise UserError(
+                f"{path} does not fit a model of {depth} layers ({error}): `{COMMAND}` makes it anew"
+            ) from None
+
+
+def _check_lens(path: Path, named: object) -> None:
+    lens_path = path.with_name(lens.FILE)
+    if named is not None and (not lens_path.is_file() or sha256_of(lens_path) != named):
+        raise UserError(f"{path} was made with another {lens.FILE}: `{COMMAND} --lens` makes both anew")
+
+
+def _parsed(content: dict[str, Any], depth: int) -> Calibration:
+    values = [torch.inf if value is None else value for value in content["thresholds"]]
+    thresholds = torch.tensor(values, dtype=torch.float32)
+    if thresholds.shape != (depth,) or thresholds.isnan().any() or thresholds[-1] != torch.inf:
+        raise ValueError(f"thresholds must be {depth} numbers or nulls, the last one null")
+    predictor = None
+    if content["score"] == "predicted":
+        coefficients = torch.tensor(content["coefficients"], dtype=torch.float32)
+        if coefficients.shape != (depth, FEATURES):
+            raise ValueError(f"coefficients must be {depth} rows of {FEATURES} numbers")
+        predictor = Predictor(coefficients)
+    elif content["score"] != "consecutive":
+        raise ValueError(f"score must be consecutive or predicted, found {content['score']!r}")
+    found = Calibration(thresholds, int(content["patience"]), predictor, content["lens"] is not None)
+    first = FIRST_LAYER if predictor else found.patience + 1
+    if found.patience < 1 or found.min_layer < min(first, depth):
+        raise ValueError(f"a threshold lies below layer {first}, the first that has a score")
+    return found

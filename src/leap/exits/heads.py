@@ -1,0 +1,57 @@
+"""Learned exit heads in DeeBERT's style: one a layer, fitted after the training while the student is frozen.
+
+DeeBERT (Xin et al., ACL 2020) adds a linear classifier to every layer and trains it in a second stage. A
+sentence vector has no class, so a head predicts what an exit needs to know: cos(p_l, p_L), from p_l alone.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from leap.exits.bound_files import load_bound, save_bound
+
+FILE = "heads.safetensors"
+MADE_BY = "train the variant with `train.heads: true`, or fit them with leap.training.heads.fit_heads"
+
+
+@dataclass(frozen=True)
+class Heads:
+    """The heads of layers 1 to L - 1.
+
+    weight: [L - 1, D] float32, on the unit vector of the layer.
+    bias: [L - 1] float32.
+    """
+
+    weight: Tensor
+    bias: Tensor
+
+    def predicted(self, layer: int, pooled: Tensor) -> Tensor:
+        """The predicted cos(p_l, p_L), [B]; `pooled` is [B, D], `layer` counted from 1 and below L."""
+        return F.normalize(pooled, dim=-1) @ self.weight[layer - 1] + self.bias[layer - 1]
+
+    def scores(self, pooled: Tensor) -> Tensor:
+        """The same for all layers at once, [L + 1, N, D] to [L, N]; minus infinity at L: it has no head."""
+        unit = F.normalize(pooled[1:-1], dim=-1)
+        below = torch.einsum("lnd,ld->ln", unit, self.weight) + self.bias[:, None]
+        return torch.cat([below, torch.full_like(below[:1], -torch.inf)])
+
+    def to(self, device: torch.device) -> "Heads":
+        """The same heads on another device."""
+        return Heads(self.weight.to(device), self.bias.to(device))
+
+    def save(self, folder: Path) -> None:
+        """Writes heads.safetensors beside the folder's weights."""
+        save_bound({"weight": self.weight, "bias": self.bias}, folder / FILE)
+
+    @classmethod
+    def load(cls, folder: Path, depth: int, width: int) -> "Heads":
+        """Reads the folder's heads.
+
+        Raises:
+            UserError: there are none, or they are of other weights.
+        """
+        shapes = {"weight": (depth - 1, width), "bias": (depth - 1,)}
+        return cls(**load_bound(folder / FILE, shapes, MADE_BY))

@@ -1,0 +1,173 @@
+"""Exit policies: which rows leave after a layer, decided from the pooled vectors up to it.
+
+`leap.exits.forward.exit_forward` asks a policy layer by layer; `leap.exits.rules` has each one's slow twin on
+all pooled layers. `ExitRule` is the policy of Algorithm 1.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from leap.exits.calibration import Calibration
+from leap.exits.heads import Heads
+from leap.exits.rules import ExitRule, LayerThresholds
+
+
+class ExitPolicy(Protocol):
+    """What decides who leaves; pure, so that a row's exit depends on nothing but the row."""
+
+    def first_check(self) -> int:
+        """The first layer after which a row may leave, at least `lookback`."""
+
+    @property
+    def lookback(self) -> int:
+        """How many earlier pooled vectors `leaves` needs."""
+
+    def leaves(self, layer: int, pooled: Tensor, earlier: Sequence[Tensor]) -> Tensor:
+        """Which rows leave after a layer from `first_check` on, other than the last.
+
+        Args:
+            layer: l, counted from 1.
+            pooled: p_l, [B, D] float32.
+            earlier: `lookback` tensors of the same shape; earlier[-j] is p_{l-j}, and p_0 the embedding
+                layer's.
+
+        Returns:
+            [B] bool.
+        """
+
+    def layer_thresholds(self, depth: int) -> LayerThresholds | None:
+        """The same policy as thresholds on the consecutive similarity; None where it is no such thing."""
+
+
+@dataclass(frozen=True)
+class Fixed:
+    """Every row leaves at one layer; at the depth L it is full depth."""
+
+    layer: int
+
+    @property
+    def lookback(self) -> int:
+        """Nothing is compared."""
+        return 0
+
+    def first_check(self) -> int:
+        """The layer itself."""
+        return self.layer
+
+    def leaves(self, layer: int, pooled: Tensor, earlier: Sequence[Tensor]) -> Tensor:
+        """Every row."""
+        return torch.ones(len(pooled), dtype=torch.bool)
+
+    def layer_thresholds(self, depth: int) -> None:
+        """It looks at no similarity."""
+        return
+
+
+@dataclass(frozen=True)
+class Patient:
+    """PABEE's patience: leave at the p-th layer in a row at which Algorithm 1's test holds.
+
+    rule: theta, l_min and k of that test.
+    pabee_patience: p.
+    """
+
+    rule: ExitRule
+    pabee_patience: int
+
+    def check_depth(self, depth: int) -> None:
+        """Refuses a p that a model of `depth` layers can never reach.
+
+        Raises:
+            ValueError: it does not fit, or the rule does not.
+        """
+        self.rule.check_depth(depth)
+        if not 1 <= self.pabee_patience <= depth - self.rule.patience:
+            raise ValueError(
+                f"pabee_patience {self.pabee_patience} must be at least 1 and at most the "
+                f"{depth - self.rule.patience} layers that are compared with an earlier one"
+            )
+
+    @property
+    def lookback(self) -> int:
+        """The run's first layer is compared with the one k below it."""
+        return self.pabee_patience - 1 + self.rule.patience
+
+    def first_check(self) -> int:
+        """The first layer that can end a run of p."""
+        return max(self.rule.min_layer, self.rule.patience + self.pabee_patience)
+
+    def leaves(self, layer: int, pooled: Tensor, earlier: Sequence[Tensor]) -> Tensor:
+        """Rows whose last p layers all pass the test."""
+        vectors = [*earlier, pooled]
+        k = self.rule.patience
+        later, before = torch.stack(vectors[k:]), torch.stack(vectors[:-k])
+        return (F.cosine_similarity(later, before, dim=-1) >= self.rule.threshold).all(0)
+
+    def layer_thresholds(self, depth: int) -> LayerThresholds | None:
+        """Only p = 1 looks at one layer alone."""
+        return self.rule.layer_thresholds(depth) if self.pabee_patience == 1 else None
+
+
+@dataclass(frozen=True)
+class ByHeads:
+    """Leave where the layer's head predicts a similarity to the final layer of at least theta."""
+
+    heads: Heads
+    threshold: float
+    min_layer: int
+
+    @property
+    def lookback(self) -> int:
+        """A head sees its own layer."""
+        return 0
+
+    def first_check(self) -> int:
+        """l_min."""
+        return self.min_layer
+
+    def leaves(self, layer: int, pooled: Tensor, earlier: Sequence[Tensor]) -> Tensor:
+        """Rows whose prediction reaches theta."""
+        return self.heads.predicted(layer, pooled) >= self.threshold
+
+    def layer_thresholds(self, depth: int) -> None:
+        """A head is no similarity between layers."""
+        return
+
+
+@dataclass(frozen=True)
+class Calibrated:
+    """Leave where the score reaches the threshold that `leap calibrate` tested for the layer."""
+
+    calibration: Calibration
+
+    @property
+    def lookback(self) -> int:
+        """What the score needs."""
+        return self.calibration.lookback
+
+    def first_check(self) -> int:
+        """The first layer with a threshold."""
+        return self.calibration.min_layer
+
+    def leaves(self, layer: int, pooled: Tensor, earlier: Sequence[Tensor]) -> Tensor:
+        """Rows whose score reaches the layer's threshold; no score is taken where nobody may leave."""
+        threshold = self.calibration.thresholds[layer - 1].item()
+        if threshold == torch.inf:
+            return torch.zeros(len(pooled), dtype=torch.bool)
+        predictor = self.calibration.predictor
+        if predictor is None:
+            score = F.cosine_similarity(pooled, earlier[-self.calibration.patience], dim=-1)
+        else:
+            score = predictor.predicted(layer, pooled, earlier[-1], earlier[-2])
+        return score >= threshold
+
+    def layer_thresholds(self, depth: int) -> LayerThresholds | None:
+        """The tested thresholds, where the score is the consecutive similarity."""
+        if self.calibration.predictor is not None:
+            return None
+        return LayerThresholds(self.calibration.thresholds, self.calibration.patience)

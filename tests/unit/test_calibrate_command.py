@@ -1,0 +1,319 @@
+"""`leap calibrate`: the files beside the weights, what refuses them, and what LeapEncoder does with them."""
+
+import json
+import os
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from tiny_models import WORDS, MakeFolder
+
+from leap.calibration.risk import Demand
+from leap.calibration.run import Calibrated, calibrate, calibrate_folder, lines, read_column
+from leap.errors import UserError
+from leap.exits import ExitRule, LeapEncoder
+from leap.exits.lens import Lens
+from leap.exits.rules import at_layers, by_heads, calibrated, near_final, patient
+from leap.training.heads import fit_heads
+
+PROJECT = Path(__file__).parents[2]
+# What the tiny random model can hold, with exits at three layers.
+DEMAND = Demand(floor=0.85, risk=0.2, confidence=0.9)
+
+
+@pytest.fixture(scope="session")
+def texts() -> list[str]:
+    """Six hundred different sentences of 1 to 12 words."""
+    generator = random.Random(8)
+    made = (" ".join(generator.choices(WORDS, k=generator.randint(1, 12))) for _ in range(2000))
+    return list(dict.fromkeys(made))[:600]
+
+
+@pytest.fixture
+def file(tmp_path: Path, texts: list[str]) -> Path:
+    path = tmp_path / "held-out.txt"
+    path.write_text("\n".join(texts) + "\n")
+    return path
+
+
+def run(folder: Path, file: Path, demand: Demand = DEMAND, **changes: object) -> Calibrated:
+    options: dict[str, object] = {
+        "column": None,
+        "with_lens": False,
+        "output": None,
+        "batch_size": 64,
+        "device": "cpu",
+        "seed": 17,
+    }
+    return calibrate_folder(folder, file, demand, **options | changes)
+
+
+def pooled_of(model: LeapEncoder, sentences: list[str]) -> torch.Tensor:
+    pooled = torch.empty(model.depth + 1, len(sentences), model.encoder.config.width)
+    for rows, vectors in model.pooled_layers(sentences, 64):
+        pooled[:, rows] = vectors
+    return pooled
+
+
+def test_the_calibrated_strategy_follows_the_file(
+    make_folder: MakeFolder, file: Path, sentences: list[str]
+) -> None:
+    folder = make_folder()
+    found = run(folder, file)
+    assert found.report["expected_layers"] < 5
+    model = LeapEncoder(folder, "cpu")
+    assert model.calibration.thresholds.equal(found.calibration.thresholds)
+    assert model.calibration.score == found.calibration.score
+    pooled = pooled_of(model, sentences)
+    expected = calibrated(pooled, model.calibration)
+    assert len(expected.unique()) > 1
+    vectors, exits = model.encode(sentences, strategy="calibrated", return_exit_layers=True)
+    assert exits.tolist() == expected.tolist()
+    np.testing.assert_allclose(vectors, at_layers(pooled, expected).numpy(), atol=1e-5)
+
+
+def test_it_is_the_same_again(make_folder: MakeFolder, file: Path) -> None:
+    folder = make_folder()
+    run(folder, file)
+    first = (folder / "calibration.json").read_bytes()
+    run(folder, file, batch_size=7)
+    again = json.loads((folder / "calibration.json").read_text())
+    assert again["min_layer"] == json.loads(first)["min_layer"]
+    assert again["thresholds"] == pytest.approx(json.loads(first)["thresholds"], abs=1e-5)
+
+
+def test_the_report_is_what_happens_on_the_test_part(make_folder: MakeFolder, texts: list[str]) -> None:
+    model = LeapEncoder(make_folder(), "cpu")
+    found = calibrate(model, texts, DEMAND)
+    rows = torch.randperm(600, generator=torch.Generator().manual_seed(17)).tensor_split(3)[2]
+    pooled = pooled_of(model, [texts[row] for row in rows.tolist()])
+    exits = calibrated(pooled, found.calibration)
+    cosines = torch.cosine_similarity(at_layers(pooled, exits), pooled[-1], dim=-1)
+    early = exits < 5
+    assert found.report["sentences"] == {"fit": 200, "order": 200, "test": 200}
+    assert found.report["exited"] == early.sum()
+    assert found.report["realised_risk"] == pytest.approx((cosines[early] < 0.85).double().mean().item())
+    assert found.report["realised_risk"] <= 0.2
+    assert found.report["expected_layers"] == pytest.approx(exits.double().mean().item())
+    assert f"of {early.sum()} exited vectors" in "\n".join(lines(found))
+
+
+def test_nothing_is_safe_for_a_floor_out_of_reach(
+    make_folder: MakeFolder, file: Path, sentences: list[str]
+) -> None:
+    folder = make_folder()
+    found = run(folder, file, Demand(floor=0.9999, risk=0.05, confidence=0.95))
+    assert "no exit can be shown to be safe" in lines(found)[0]
+    assert json.loads((folder / "calibration.json").read_text())["thresholds"] == [None] * 5
+    model = LeapEncoder(folder, "cpu")
+    vectors, exits = model.encode(sentences, strategy="calibrated", return_exit_layers=True)
+    assert set(exits.tolist()) == {5}
+    np.testing.assert_array_equal(vectors, model.encode(sentences, strategy="full"))
+
+
+def test_the_lens_maps_exited_vectors(make_folder: MakeFolder, file: Path, sentences: list[str]) -> None:
+    folder = make_folder()
+    plain, lensed = run(folder, file), run(folder, file, with_lens=True)
+    assert lensed.report["expected_layers"] < plain.report["expected_layers"]
+    model = LeapEncoder(folder, "cpu")
+    pooled = pooled_of(model, sentences)
+    mapped = model.lens.mapped(pooled)
+    expected = calibrated(pooled, model.calibration)
+    assert (expected < 5).any()
+    vectors, exits = model.encode(sentences, strategy="calibrated", return_exit_layers=True)
+    assert exits.tolist() == expected.tolist()
+    np.testing.assert_allclose(vectors, at_layers(mapped, expected).numpy(), atol=1e-5)
+    # Other strategies map only when they are told to.
+    raw = model.encode(sentences, strategy="fixed", layer=2)
+    np.testing.assert_allclose(raw, pooled[2].numpy(), atol=1e-5)
+    through = model.encode(sentences, strategy="fixed", layer=2, lens=True)
+    np.testing.assert_allclose(through, mapped[2].numpy(), atol=1e-5)
+    full = model.encode(sentences, strategy="full", lens=True)
+    np.testing.assert_array_equal(full, model.encode(sentences, strategy="full"))
+    options = {"threshold": 0.93, "min_layer": 2}
+    left, layers = model.encode(sentences, lens=True, return_exit_layers=True, **options)
+    assert layers.tolist() == model.encode(sentences, return_exit_layers=True, **options)[1].tolist()
+    np.testing.assert_allclose(left, at_layers(mapped, torch.tensor(layers)).numpy(), atol=1e-5)
+    with pytest.raises(ValueError, match="lens=False is not how"):
+        model.encode(sentences, strategy="calibrated", lens=False)
+
+
+def test_a_calibration_without_the_lens_does_not_use_one_that_is_there(
+    make_folder: MakeFolder, file: Path, sentences: list[str]
+) -> None:
+    folder = make_folder()
+    run(folder, file, with_lens=True)
+    run(folder, file)
+    model = LeapEncoder(folder, "cpu")
+    pooled = pooled_of(model, sentences)
+    expected = at_layers(pooled, calibrated(pooled, model.calibration))
+    np.testing.assert_allclose(model.encode(sentences, strategy="calibrated"), expected.numpy(), atol=1e-5)
+    with pytest.raises(ValueError, match="lens=True is not how"):
+        model.encode(sentences, strategy="calibrated", lens=True)
+
+
+def test_files_of_other_weights_are_refused_by_name(make_folder: MakeFolder, file: Path) -> None:
+    folder, other = make_folder(seed=0), make_folder(seed=1)
+    run(folder, file, with_lens=True)
+    for name in ("calibration.json", "lens.safetensors"):
+        (other / name).write_bytes((folder / name).read_bytes())
+    model = LeapEncoder(other, "cpu")
+    with pytest.raises(UserError, match=r"calibration\.json was made from other weights .*leap calibrate"):
+        model.encode(["bo"], strategy="calibrated")
+    with pytest.raises(UserError, match=r"lens\.safetensors was made from other weights .*leap calibrate"):
+        model.encode(["bo"], lens=True)
+    # A plain theta stays available.
+    model.encode(["bo"])
+
+
+def test_a_calibration_of_another_lens_is_refused(make_folder: MakeFolder, file: Path) -> None:
+    folder = make_folder()
+    run(folder, file, with_lens=True)
+    Lens(torch.eye(16).repeat(4, 1, 1)).save(folder)
+    with pytest.raises(UserError, match=r"made with another lens\.safetensors"):
+        LeapEncoder(folder, "cpu").encode(["bo"], strategy="calibrated")
+    (folder / "lens.safetensors").unlink()
+    with pytest.raises(UserError, match=r"made with another lens\.safetensors"):
+        LeapEncoder(folder, "cpu").encode(["bo"], strategy="calibrated")
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ({"thresholds": [0.9]}, "5 numbers or nulls"),
+        ({"thresholds": [None, None, None, None, 0.5]}, "the last one null"),
+        ({"thresholds": [0.9, None, None, None, None], "score": "consecutive"}, "below layer 2"),
+        ({"thresholds": ["high"] * 5}, "does not fit"),
+        ({"score": "guessed"}, "consecutive or predicted"),
+        ({"score": "predicted", "coefficients": [[1, 2]]}, "5 rows of 6"),
+        ({"patience": 0, "score": "consecutive"}, "does not fit"),
+    ],
+)
+def test_a_damaged_calibration(
+    make_folder: MakeFolder, file: Path, change: dict[str, object], named: str
+) -> None:
+    folder = make_folder()
+    run(folder, file)
+    path = folder / "calibration.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | change))
+    with pytest.raises(UserError, match=named):
+        LeapEncoder(folder, "cpu").encode(["bo"], strategy="calibrated")
+
+
+def test_what_is_missing_is_named_with_the_way_to_it(tiny_model: LeapEncoder) -> None:
+    with pytest.raises(UserError, match=r"calibration\.json is missing: `leap calibrate"):
+        tiny_model.encode(["bo"], strategy="calibrated")
+    with pytest.raises(UserError, match=r"heads\.safetensors is missing: .*train\.heads: true"):
+        tiny_model.encode(["bo"], strategy="heads")
+    with pytest.raises(UserError, match=r"lens\.safetensors is missing: .*--lens"):
+        tiny_model.encode(["bo"], lens=True)
+
+
+def test_heads_patience_and_the_oracle(make_folder: MakeFolder, sentences: list[str]) -> None:
+    folder = make_folder()
+    model = LeapEncoder(folder, "cpu")
+    pooled = pooled_of(model, sentences)
+    fit_heads([pooled]).save(folder)
+    options = {"threshold": 0.84, "min_layer": 2}
+    for strategy, more, expected in (
+        ("heads", {}, by_heads(pooled, model.heads, 0.84, 2)),
+        ("patience", {"pabee_patience": 2, "threshold": 0.94}, patient(pooled, ExitRule(0.94, 2), 2)),
+        ("near_final", {}, near_final(pooled, 0.84, 2)),
+    ):
+        vectors, exits = model.encode(
+            sentences, strategy=strategy, return_exit_layers=True, batch_size=9, **options | more
+        )
+        assert exits.tolist() == expected.tolist(), strategy
+        assert len(expected.unique()) > 1, strategy
+        np.testing.assert_allclose(vectors, at_layers(pooled, expected).numpy(), atol=1e-5)
+    # The oracle has no l_min of its own; the folder's is 5 here.
+    assert model.rule.min_layer == 5
+    free = model.encode(sentences, strategy="near_final", threshold=0.8, return_exit_layers=True)[1]
+    assert free.tolist() == near_final(pooled, 0.8).tolist()
+    assert free.min() < 5
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ({"strategy": "guess"}, "strategy 'guess' is none of converged, patience"),
+        ({"strategy": "patience", "pabee_patience": 5}, "pabee_patience 5"),
+        ({"strategy": "near_final", "layer": 2}, "strategy='fixed'"),
+        ({"strategy": "near_final", "threshold": 2.0}, "threshold 2.0"),
+    ],
+)
+def test_arguments_that_do_not_fit(tiny_model: LeapEncoder, options: dict[str, object], named: str) -> None:
+    with pytest.raises(ValueError, match=named):
+        tiny_model.encode(["bi"], **options)
+
+
+def test_a_copy_is_calibrated_and_the_model_left_alone(
+    make_folder: MakeFolder, file: Path, tmp_path: Path
+) -> None:
+    folder = make_folder()
+    before = sorted(folder.rglob("*"))
+    run(folder, file, output=tmp_path / "copy", with_lens=True)
+    assert sorted(folder.rglob("*")) == before
+    copy = LeapEncoder(tmp_path / "copy", "cpu")
+    assert copy.calibration.uses_lens
+
+
+def test_nothing_is_half_written(
+    make_folder: MakeFolder, file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise OSError("no space left")
+
+    monkeypatch.setattr("leap.exits.calibration.write_json", fail)
+    with pytest.raises(OSError, match="no space"):
+        run(make_folder(), file, output=tmp_path / "copy")
+    assert not any(path.name.startswith((".copy", "copy")) for path in tmp_path.iterdir())
+
+
+def test_repeated_sentences_count_once(make_folder: MakeFolder, texts: list[str]) -> None:
+    model = LeapEncoder(make_folder(), "cpu")
+    with pytest.raises(UserError, match="30 different sentences are too few"):
+        calibrate(model, texts[:30] * 20, DEMAND)
+
+
+def test_sentences_of_every_form(tmp_path: Path) -> None:
+    files = {
+        "a.txt": "one\ntwo\n",
+        "a.csv": "sentence,x\none,1\ntwo,2\n",
+        "a.jsonl": '{"q": "one"}\n{"q": "two"}\n',
+    }
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+        assert read_column(tmp_path / name, "q" if name == "a.jsonl" else None) == ["one", "two"]
+    with pytest.raises(UserError, match="no column sentence: its columns are text"):
+        read_column(tmp_path / "a.txt", "sentence")
+    with pytest.raises(UserError, match="no key sentence"):
+        read_column(tmp_path / "a.jsonl", None)
+    with pytest.raises(UserError, match="is not a file"):
+        read_column(tmp_path / "none.txt", None)
+    (tmp_path / "b.jsonl").write_text('{"sentence": 3}\n')
+    with pytest.raises(UserError, match="row 1, sentence: expected text, found 3"):
+        read_column(tmp_path / "b.jsonl", None)
+
+
+def test_the_command(make_folder: MakeFolder, file: Path) -> None:
+    folder = make_folder()
+
+    def leap(*arguments: object) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-c", "from leap.cli import run; run()", "calibrate", *map(str, arguments)]
+        environment = os.environ | {"PYTHONPATH": str(PROJECT / "src")}
+        return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+
+    demand = ("--floor", 0.85, "--risk", 0.2, "--confidence", 0.9)
+    done = leap(folder, "--sentences", file, "--lens", *demand)
+    assert done.returncode == 0, done.stderr
+    for words in ("score: ", "expected layers: ", "realised risk: ", "with the lens"):
+        assert words in done.stdout
+    assert {"calibration.json", "lens.safetensors"} <= {path.name for path in folder.iterdir()}
+    wrong = leap(folder, "--sentences", file, "--risk", 2)
+    assert wrong.returncode == 1
+    assert wrong.stderr.startswith("error: risk 2.0 must lie between 0 and 1")
