@@ -18,12 +18,11 @@ import report
 from leap.errors import UserError
 from leap.evaluation.evidence import checkpoint_hash
 from leap.gate.package_model import REQUIRED
+from leap.gate.ranking import Entry, compare, less_is_better, rank
 from leap.gate.registry import (
     Standing,
     _Registry,
-    compare,
     current_aliases,
-    less_is_better,
     promote,
     rollback,
     standing,
@@ -53,6 +52,7 @@ def verdict(variant: str, value: float | None, passed: bool = True, metric: str 
         "variant": variant,
         "seed": 1,
         "checkpoint": checkpoint(variant),
+        "role": None,
         "passed": passed,
         "primary_metric": {"metric": metric, "value": value},
         "checks": [{"name": "similarity", "passed": True, "severity": "refuse", "reason": "fine"}],
@@ -247,20 +247,42 @@ def test_less_is_better_only_for_what_counts_harm() -> None:
     assert not less_is_better("exit.nn_at_10")
 
 
-def tags(value: str, metric: str = "sts.x", data: str = "d") -> dict[str, str]:
-    return {"leap.primary_metric": metric, "leap.primary_value": value, "leap.primary_data": data}
+def entry(
+    number: int, value: str, metric: str = "sts.x", data: str = "d", examined: str = "1", **more: str
+) -> Entry:
+    tags = {"leap.primary_metric": metric, "leap.primary_value": value, "leap.primary_data": data}
+    more = {f"leap.{key}": text for key, text in {"passed": "true", **more}.items()}
+    return Entry(number, {**tags, "leap.examined": examined, **more})
 
 
 def test_comparison() -> None:
-    assert compare(tags("0.2", "sts.drop"), tags("0.3", "sts.drop"), 1)[0]
-    assert not compare(tags("0.3", "sts.drop"), tags("0.2", "sts.drop"), 1)[0]
-    assert not compare(tags("null"), tags("0.2"), 1)[0]
-    assert compare(tags("0.2"), tags("null"), 1)[0]
-    assert compare(tags("0.1"), tags("0.2", metric="sts.y"), 4) == (
+    assert compare(entry(2, "0.2", "sts.drop"), entry(1, "0.3", "sts.drop"))[0]
+    assert not compare(entry(2, "0.3", "sts.drop"), entry(1, "0.2", "sts.drop"))[0]
+    assert not compare(entry(2, "null"), entry(1, "0.2"))[0]
+    assert compare(entry(2, "0.2"), entry(1, "null"))[0]
+    assert compare(entry(2, "0.1"), entry(4, "0.2", metric="sts.y")) == (
         True,
         "version 4 was measured by another metric and cannot be compared",
     )
-    assert compare(tags("0.1"), {}, 4)[0]
+
+
+def test_the_champion_is_the_best_of_those_that_may_be() -> None:
+    assert rank([]) == (None, {})
+    assert rank([entry(1, "0.7"), entry(3, "0.9"), entry(2, "0.8")])[0] == 3
+    assert rank([entry(1, "0.8"), entry(2, "0.8")])[0] == 1  # equal is not better
+    assert rank([entry(1, "0.7"), entry(2, "0.9", passed="false")])[0] == 1
+    assert rank([entry(1, "0.7"), entry(2, "0.9", withdrawn="true")])[0] == 1
+    assert rank([Entry(1, {"leap.checkpoint": "half described"})])[0] is None
+
+
+def test_what_was_examined_later_wins_where_two_cannot_be_compared() -> None:
+    old, new = entry(2, "0.9", examined="1"), entry(1, "0.5", data="e", examined="2")
+    champion, decisions = rank([old, new])
+    assert champion == 1
+    assert decisions == {
+        1: "became champion: version 2 was measured on other data and cannot be compared",
+        2: "stays out: version 1 was measured on other data and cannot be compared, and was examined later",
+    }
 
 
 def run_gate(variant: str) -> dict[str, Any]:
