@@ -98,8 +98,8 @@ def promote(
         registry = _Registry(tracking)
         version = registry.find(verdict["checkpoint"]) or registry.register(verdict, models / name, card)
         registry.describe(version, verdict, data)
-        registry.settle(version.version)
-        return registry.standing(version.version)
+        registry.settle(str(version.version))
+        return registry.standing(str(version.version))
 
 
 def note_refusal(tracking: Tracking, verdict: dict[str, Any], data: dict[str, str]) -> Standing | None:
@@ -120,7 +120,7 @@ def note_refusal(tracking: Tracking, verdict: dict[str, Any], data: dict[str, st
         if version is None:
             return None
         registry.describe(version, verdict, data)
-        return registry.standing(version.version)
+        return registry.standing(str(version.version))
 
 
 def standing(tracking: Tracking, checkpoint: str) -> Standing | None:
@@ -132,7 +132,7 @@ def standing(tracking: Tracking, checkpoint: str) -> Standing | None:
     with _reachable(tracking):
         registry = _Registry(tracking)
         version = registry.find(checkpoint)
-        return registry.standing(version.version) if version else None
+        return registry.standing(str(version.version)) if version else None
 
 
 def current_aliases(tracking: Tracking) -> dict[str, list[str]]:
@@ -174,8 +174,8 @@ def rollback(tracking: Tracking) -> Standing:
             taken_back = {"leap.withdrawn": "true", "leap.decision": "taken back by a rollback"}
             registry.tag(champion, taken_back)
             instead = f" in place of version {champion.version}"
-        registry.crown(previous.version, f"made champion again by a rollback{instead}")
-        return registry.standing(previous.version)
+        registry.crown(str(previous.version), f"made champion again by a rollback{instead}")
+        return registry.standing(str(previous.version))
 
 
 def history_text(versions: list[Registered]) -> str:
@@ -284,7 +284,7 @@ class _Registry:
             best, decisions = rank(self.entries())
             self._place_candidate(number, best, decisions)
             champion = self.holder(CHAMPION)
-            if best is None or (champion is not None and champion.version == str(best)):
+            if best is None or (champion is not None and int(champion.version) == best):
                 break
             if str(best) != number:
                 logger.info("registry: version %d is the best that passes", best)
@@ -295,13 +295,13 @@ class _Registry:
     def crown(self, number: str, decision: str) -> None:
         """Makes a version champion and the present champion previous."""
         version, champion = self._client.get_model_version(self.name, number), self.holder(CHAMPION)
-        replaced = {} if champion is None else {"leap.replaces": champion.version}
+        replaced = {} if champion is None else {"leap.replaces": str(champion.version)}
         events = self._events(version)
         if self._newest_event() != (number, decision):
             events.append((now(), decision))
         self.tag(version, {**replaced, "leap.decision": decision, "leap.events": json.dumps(events)})
         if champion is not None:
-            self.alias(PREVIOUS, champion.version)
+            self.alias(PREVIOUS, str(champion.version))
         self.alias(CHAMPION, number)
 
     def mend(self) -> None:
@@ -310,8 +310,8 @@ class _Registry:
         if champion is None or previous is None or champion.version != previous.version:
             return
         before = champion.tags.get("leap.replaces")
-        if before is None or before == champion.version:
-            self._drop(PREVIOUS, champion.version)
+        if before is None or before == str(champion.version):
+            self._drop(PREVIOUS, str(champion.version))
         else:
             self.alias(PREVIOUS, before)
 
@@ -381,7 +381,7 @@ class _Registry:
     def _newest_event(self) -> tuple[str, str] | None:
         newest = max(
             (
-                (at, version.version, what)
+                (at, str(version.version), what)
                 for version in self._client.search_model_versions(f"name = '{self.name}'")
                 for at, what in self._events(version)
             ),
