@@ -51,7 +51,8 @@ def _convert(folder: Path, target: Path) -> None:
     import torch
     from sentence_transformers import SentenceTransformer
 
-    model = SentenceTransformer(str(folder), device="cpu", model_kwargs={"attn_implementation": "eager"})
+    eager = {"attn_implementation": "eager"}
+    model = SentenceTransformer(str(folder), device="cpu", model_kwargs=eager, local_files_only=True)
 
     class Vectors(torch.nn.Module):
         """The model with its inputs and its output named one by one."""

@@ -73,8 +73,6 @@ def checked(sentences: list[Any]) -> list[str]:
             raise _refused(f"sentence {number} is no text")
         if len(sentence) > longest:
             raise _refused(f"sentence {number} has {len(sentence)} characters: at most {longest} are taken")
-        if any("\ud800" <= character <= "\udfff" for character in sentence):
-            raise _refused(f"sentence {number} is not valid Unicode: it has a lone surrogate")
     return sentences
 
 
