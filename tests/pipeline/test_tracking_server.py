@@ -166,6 +166,8 @@ print(promote(tracking, verdict, {"pairs": "hash"}).as_json())
 
 def test_two_machines_that_promote_at_once(tmp_path: Path, server: Server, settings: Settings) -> None:
     """Two projects, so that no lock on a disk keeps them apart; the same content comes from a third."""
+    if server.process is None:
+        server.start()
     values = {"one": ("leap", 0.80), "two": ("leap_plus", 0.78), "three": ("leap", 0.80)}
     path = f"{Path(leap.__file__).parents[1]}{os.pathsep}{Path(made_evidence.__file__).parent}"
     processes = []

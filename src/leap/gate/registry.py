@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import json
 import logging
+import random
 import tempfile
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -33,6 +35,8 @@ logger = logging.getLogger(__name__)
 CANDIDATE, CHAMPION, PREVIOUS = "candidate", "champion", "previous"
 # Others that promote at the same moment can make this program look again, though not without end.
 TURNS = 20
+# What a store answers to a write that another one was faster with, or while it is locked.
+DISTURBED = ("BAD_REQUEST", "RESOURCE_DOES_NOT_EXIST", "TEMPORARILY_UNAVAILABLE")
 
 
 @dataclass(frozen=True)
@@ -96,10 +100,14 @@ def promote(
         )
     with _reachable(tracking), one_at_a_time("registry"):
         registry = _Registry(tracking)
-        version = registry.find(verdict["checkpoint"]) or registry.register(verdict, models / name, card)
-        registry.describe(version, verdict, data)
-        registry.settle(str(version.version))
-        return registry.standing(str(version.version))
+
+        def work() -> Standing:
+            version = registry.find(verdict["checkpoint"]) or registry.register(verdict, models / name, card)
+            registry.describe(version, verdict, data)
+            registry.settle(str(version.version))
+            return registry.standing(str(version.version))
+
+        return _again_if_disturbed(work)
 
 
 def note_refusal(tracking: Tracking, verdict: dict[str, Any], data: dict[str, str]) -> Standing | None:
@@ -242,7 +250,7 @@ class _Registry:
         )
         first = self.find(checkpoint) or made
         if first.version != made.version:
-            # Somebody else registered the same content meanwhile.
+            # Somebody else registered the same content meanwhile, and the older version stays.
             self._client.delete_model_version(self.name, made.version)
         return first
 
@@ -364,13 +372,12 @@ class _Registry:
                 self._client.set_model_version_tag(self.name, version.version, key, value)
 
     def _place_candidate(self, number: str, best: int | None, decisions: dict[int, str]) -> None:
-        """`candidate` is the newest version that passes and is not, or not yet, champion."""
+        """`candidate` is the newest version that passes and was never champion."""
         held = self._aliases_of(number)
-        if int(number) not in decisions or CHAMPION in held or PREVIOUS in held:
+        if int(number) not in decisions or str(best) == number or CHAMPION in held or PREVIOUS in held:
             return
-        if str(best) != number:
-            version = self._client.get_model_version(self.name, number)
-            self.tag(version, {"leap.decision": decisions[int(number)]})
+        version = self._client.get_model_version(self.name, number)
+        self.tag(version, {"leap.decision": decisions[int(number)]})
         newest = self.holder(CANDIDATE)
         if newest is None or int(newest.version) < int(number):
             self.alias(CANDIDATE, number)
@@ -419,6 +426,20 @@ class _Registry:
             # Somebody else created it between the look and the call.
             if error.error_code != "RESOURCE_ALREADY_EXISTS":
                 raise
+
+
+def _again_if_disturbed(work: Callable[[], Standing]) -> Standing:
+    """Of two programs that write the same tag at one moment the store refuses one, which does all again."""
+    from mlflow.exceptions import MlflowException
+
+    for turn in range(TURNS):
+        try:
+            return work()
+        except MlflowException as error:
+            if turn == TURNS - 1 or error.error_code not in DISTURBED:
+                raise
+            time.sleep(random.uniform(0.1, 0.5))
+    raise AssertionError("unreachable")
 
 
 def now() -> str:
