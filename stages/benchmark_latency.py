@@ -12,9 +12,8 @@ from typing import Any
 
 from leap.data.pairs import read_pairs
 from leap.evaluation.checkpoint import checkpoint_folder, open_checkpoint
-from leap.evaluation.evidence import head
+from leap.evaluation.evidence import head, write_evidence
 from leap.evaluation.latency import latency_figures
-from leap.files import write_json
 from leap.settings import Settings
 from leap.stage import run
 
@@ -31,7 +30,7 @@ def main(settings: Settings, arguments: argparse.Namespace) -> dict[str, Any]:
         ),
         **latency_figures(model, sentences, rule, settings.latency, settings.evaluation.seed),
     }
-    write_json(Path(f"evaluations/{variant}-{seed}/latency.json"), evidence)
+    write_evidence(Path(f"evaluations/{variant}-{seed}/latency.json"), evidence)
     return {
         "stage": "benchmark_latency",
         "variant": variant,

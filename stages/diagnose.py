@@ -15,8 +15,7 @@ from leap.errors import UserError
 from leap.evaluation.checkpoint import checkpoint_folder, open_checkpoint
 from leap.evaluation.diagnosis import diagnose
 from leap.evaluation.encode import layer_vectors
-from leap.evaluation.evidence import head
-from leap.files import write_json
+from leap.evaluation.evidence import head, write_evidence
 from leap.settings import Settings
 from leap.stage import run
 
@@ -41,7 +40,7 @@ def main(settings: Settings, arguments: argparse.Namespace) -> dict[str, Any]:
         "set": chosen.primary_set,
         **diagnose(pooled, rule, chosen.nn_k, chosen.bootstrap, chosen.seed),
     }
-    write_json(Path(f"evaluations/{variant}-{seed}/diagnose.json"), evidence)
+    write_evidence(Path(f"evaluations/{variant}-{seed}/diagnose.json"), evidence)
     exits = evidence["exit"]
     return {
         "stage": "diagnose",

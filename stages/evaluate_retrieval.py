@@ -13,9 +13,8 @@ from typing import Any
 from leap.data.beir import read_collection
 from leap.errors import UserError
 from leap.evaluation.checkpoint import checkpoint_folder, open_checkpoint
-from leap.evaluation.evidence import head
+from leap.evaluation.evidence import head, write_evidence
 from leap.evaluation.retrieval import retrieval_figures
-from leap.files import write_json
 from leap.settings import Settings
 from leap.stage import run
 
@@ -32,11 +31,12 @@ def main(settings: Settings, arguments: argparse.Namespace) -> dict[str, Any]:
     )
     evidence = {
         **head(
-            "retrieval", settings, variant, seed, checkpoint_folder(variant, seed), [data], str(model.device)
+            *("retrieval", settings, variant, seed, checkpoint_folder(variant, seed)),
+            *([data], str(model.device), name),
         ),
         **figures,
     }
-    write_json(Path(f"evaluations/{variant}-{seed}/retrieval/{name}.json"), evidence)
+    write_evidence(Path(f"evaluations/{variant}-{seed}/retrieval/{name}.json"), evidence)
     keys = ("ndcg_at_10_full", "ndcg_at_10_exit", "drop", "expected_layers_documents")
     return {
         "stage": "evaluate_retrieval",

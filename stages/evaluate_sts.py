@@ -13,9 +13,8 @@ from typing import Any
 from leap.data.pairs import read_pairs
 from leap.errors import UserError
 from leap.evaluation.checkpoint import checkpoint_folder, open_checkpoint
-from leap.evaluation.evidence import head
+from leap.evaluation.evidence import head, write_evidence
 from leap.evaluation.similarity import pair_cosines, similarity_figures
-from leap.files import write_json
 from leap.settings import Settings
 from leap.stage import run
 
@@ -30,10 +29,12 @@ def main(settings: Settings, arguments: argparse.Namespace) -> dict[str, Any]:
     cosines = pair_cosines(model, pairs.sentence1, pairs.sentence2, rule, chosen.batch_size)
     task = settings.similarity[name].task
     evidence = {
-        **head("sts", settings, variant, seed, checkpoint_folder(variant, seed), [data], str(model.device)),
+        **head(
+            "sts", settings, variant, seed, checkpoint_folder(variant, seed), [data], str(model.device), name
+        ),
         **similarity_figures(cosines, pairs.scores, task, chosen.bootstrap, chosen.seed),
     }
-    write_json(Path(f"evaluations/{variant}-{seed}/sts/{name}.json"), evidence)
+    write_evidence(Path(f"evaluations/{variant}-{seed}/sts/{name}.json"), evidence)
     return {
         "stage": "evaluate_sts",
         "variant": variant,

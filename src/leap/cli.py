@@ -1,6 +1,7 @@
 """The `leap` command."""
 
 import sys
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -68,6 +69,119 @@ def track(params: Params = Path("params.yaml")) -> None:
                 raise UserError("MLflow could not be reached: see the warning above, then run `leap track`")
     if missing:
         typer.echo(f"not trained yet: {', '.join(missing)}", err=True)
+
+
+@app.command()
+def gate(
+    evidence: Annotated[
+        Path, typer.Option(help="A folder of evidence: evaluations/leap-1, or evaluations for all of them.")
+    ],
+    models: Annotated[
+        Path | None,
+        typer.Option(help="A folder of checkpoints: compare the weights too."),
+    ] = None,
+    params: Params = Path("params.yaml"),
+) -> None:
+    """Judge evidence again, without MLflow and without models; exits with 1 if a checkpoint is refused."""
+    from leap.gate.judgement import judge_folder
+    from leap.gate.verdict import lines, table
+    from leap.settings import read_settings
+
+    verdicts = judge_folder(read_settings(params), evidence, models)
+    for verdict in verdicts:
+        typer.echo(f"{table(verdict)}\n\n" + "\n".join(lines(verdict)) + "\n")
+    # Among several, those that others are compared with are expected to be refused.
+    counted = [verdict for verdict in verdicts if not verdict["role"]] or verdicts
+    if not all(verdict["passed"] for verdict in counted):
+        raise typer.Exit(1)
+
+
+@app.command()
+def promote(
+    variant: Annotated[str, typer.Argument(help="The variant's name, for example leap.")],
+    seed: Annotated[
+        int | None, typer.Option(help="The seed of its training; the first of the settings.")
+    ] = None,
+    params: Params = Path("params.yaml"),
+) -> None:
+    """Judge a checkpoint and register it if it passes: as champion if it is better than the present one."""
+    from leap.gate.judgement import judge_checkpoint
+    from leap.gate.promotion import register
+    from leap.gate.verdict import lines
+    from leap.settings import read_settings
+
+    settings = read_settings(params)
+    chosen = settings.seeds[0] if seed is None else seed
+    verdict = register(settings, *judge_checkpoint(settings, variant, chosen))
+    typer.echo("\n".join(lines(verdict)))
+    if verdict["registry"] is None:
+        raise typer.Exit(1)
+    placed = verdict["registry"]
+    typer.echo(f"version {placed['version']} {', '.join(placed['aliases']) or '-'}: {placed['decision']}")
+    if not verdict["passed"]:
+        raise typer.Exit(1)
+
+
+@app.command()
+def rollback(params: Params = Path("params.yaml")) -> None:
+    """Make the previous champion champion again; the two change places."""
+    from leap.gate.registry import rollback as roll_back
+    from leap.settings import read_settings
+    from leap.tracking import Tracking
+
+    placed = roll_back(Tracking.open(read_settings(params), required=True))
+    typer.echo(f"version {placed.version} {', '.join(placed.aliases)}: {placed.decision}")
+
+
+@app.command()
+def history(params: Params = Path("params.yaml")) -> None:
+    """List the registered versions, and who was champion when."""
+    from leap.gate.registry import history as versions
+    from leap.gate.registry import history_text
+    from leap.settings import read_settings
+    from leap.tracking import Tracking
+
+    typer.echo(history_text(versions(Tracking.open(read_settings(params), required=True))))
+
+
+class Form(StrEnum):
+    """What `leap export` writes."""
+
+    SENTENCE_TRANSFORMERS = "sentence-transformers"
+    ONNX = "onnx"
+    TRUNCATED = "truncated"
+
+
+@app.command()
+def export(
+    model: Annotated[str, typer.Argument(help="A folder such as models/leap-1, or models:/leap@champion.")],
+    out: Annotated[Path, typer.Argument(help="The folder to write; it must not exist.")],
+    to: Annotated[Form, typer.Option(help="The form.")],
+    layers: Annotated[int | None, typer.Option(help="Keep this many layers (onnx, truncated).")] = None,
+    params: Params = Path("params.yaml"),
+) -> None:
+    """Write a model in a form that other programs load, with its card."""
+    import tempfile
+
+    from leap.exports.folders import export_truncated, export_whole
+    from leap.exports.source import card_of, model_folder
+    from leap.settings import read_settings
+
+    if (layers is None) != (to is Form.SENTENCE_TRANSFORMERS):
+        raise UserError("--layers goes with --to onnx and --to truncated, and only with them")
+    settings = read_settings(params) if params.exists() else None
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = model_folder(model, settings, Path(scratch))
+        card = card_of(folder, settings)
+        if layers is None:
+            export_whole(folder, out, card)
+        elif to is Form.ONNX:
+            from leap.exports.onnx_model import export_onnx
+
+            export_onnx(folder, layers, out, card)
+        else:
+            export_truncated(folder, layers, out, card)
+    typer.echo(f"{out} written", err=True)
 
 
 @app.command()

@@ -34,6 +34,20 @@ def environment(device: str) -> dict[str, Any]:
     }
 
 
+def hardware(environment: dict[str, Any]) -> str:
+    """The machine of an evidence file's `environment` in words: the card, else the CPU with its cores."""
+    return str(environment.get("card") or f"{environment.get('cpu')}, {environment.get('cores')} cores")
+
+
+def this_hardware(on_card: bool) -> list[str]:
+    """This machine as `hardware` names it: its cards, or its CPU where no card is asked for."""
+    if not on_card:
+        return [hardware(environment("cpu"))]
+    import torch  # takes seconds: only where a measurement was made on a card
+
+    return [card_name(f"cuda:{number}") for number in range(torch.cuda.device_count())]
+
+
 def package_version(package: str) -> str | None:
     """The installed version by the package's metadata, without importing it; null if it is absent."""
     try:

@@ -14,13 +14,13 @@ from typing import Any
 
 import made_evidence
 import pytest
-from made_evidence import made_settings, write_evidence
+from made_evidence import made_settings, write_checkpoint, write_evidence
 from made_store import fresh_store
 
 import leap
 from leap.errors import UserError
 from leap.evaluation.evidence import checkpoint_hash
-from leap.gate.registry import promote
+from leap.gate.registry import history, promote
 from leap.settings import Settings
 from leap.tracking import Tracking, log_checkpoint
 
@@ -128,6 +128,7 @@ def test_promotion_on_a_server(project: Path, server: Server, settings: Settings
         "variant": "leap",
         "seed": 1,
         "checkpoint": checkpoint_hash(Path("models/leap-1")),
+        "role": None,
         "passed": True,
         "primary_metric": {"metric": "sts.spearman_exit", "value": 0.8},
         "checks": [{"name": "rate", "passed": True, "severity": "refuse", "reason": "fine"}],
@@ -140,6 +141,56 @@ def test_promotion_on_a_server(project: Path, server: Server, settings: Settings
 
     local = mlflow.artifacts.download_artifacts("models:/leap@champion", dst_path=str(project / "got"))
     assert next(Path(local).rglob("model.safetensors")).read_bytes() == b"leap-1"
+
+
+PROMOTE = """
+import sys, time
+from pathlib import Path
+from made_evidence import made_settings
+from leap.evaluation.evidence import checkpoint_hash
+from leap.gate.registry import promote
+from leap.tracking import Tracking
+
+uri, variant, value, start = sys.argv[1], sys.argv[2], float(sys.argv[3]), float(sys.argv[4])
+settings = made_settings(tracking={"uri": uri, "experiment": "test"}, gate={"registered_model": "race"})
+verdict = {
+    "variant": variant, "seed": 1, "checkpoint": checkpoint_hash(Path("models") / f"{variant}-1"),
+    "role": None, "passed": True, "primary_metric": {"metric": "sts.spearman_exit", "value": value},
+    "checks": [{"name": "rate", "passed": True, "severity": "refuse", "reason": "fine"}],
+}
+tracking = Tracking.open(settings, required=True)
+time.sleep(max(0.0, start - time.time()))
+print(promote(tracking, verdict, {"pairs": "hash"}).as_json())
+"""
+
+
+def test_two_machines_that_promote_at_once(tmp_path: Path, server: Server, settings: Settings) -> None:
+    """Two projects, so that no lock on a disk keeps them apart; the same content comes from a third."""
+    if server.process is None:
+        server.start()
+    values = {"one": ("leap", 0.80), "two": ("leap_plus", 0.78), "three": ("leap", 0.80)}
+    path = f"{Path(leap.__file__).parents[1]}{os.pathsep}{Path(made_evidence.__file__).parent}"
+    processes = []
+    start = str(time.time() + 12)
+    for machine, (variant, value) in values.items():
+        project = tmp_path / machine
+        project.mkdir()
+        write_checkpoint(project / "models" / f"{variant}-1", variant.encode())
+        command = [sys.executable, "-c", PROMOTE, server.uri, variant, str(value), start]
+        environment = {**os.environ, "PYTHONPATH": path}
+        processes.append(
+            subprocess.Popen(command, cwd=project, env=environment, stdout=subprocess.PIPE, text=True)
+        )
+    outputs = [process.communicate(timeout=120)[0] for process in processes]
+    assert [process.returncode for process in processes] == [0, 0, 0], outputs
+    renamed = made_settings(
+        tracking={"uri": server.uri, "experiment": "test"}, gate={"registered_model": "race"}
+    )
+    versions = history(Tracking.open(renamed, required=True))
+    assert sorted(item.name for item in versions) == ["leap-1", "leap_plus-1"]
+    held = {alias: item.name for item in versions for alias in item.aliases}
+    assert held.pop("champion") == "leap-1"
+    assert held in ({"candidate": "leap_plus-1"}, {"previous": "leap_plus-1"})
 
 
 def test_a_server_that_goes_while_a_training_runs(project: Path, server: Server, settings: Settings) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 from ruamel.yaml import YAML
 
 from leap.evaluation.evidence import head
+from leap.evaluation.evidence import write_evidence as write_sealed
 from leap.settings import Settings, parse_settings
 
 DEPTH = 4
@@ -47,9 +48,9 @@ def write_evidence(
 
     def write(name: str, kind: str, body: dict[str, Any], change: dict[str, Any]) -> None:
         path = folder / f"{name}.json"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        opening = head(kind, settings, variant, seed, checkpoint, [data], "cpu")
-        path.write_text(json.dumps({**opening, **body, **change}))
+        set_name = name.partition("/")[2] or None
+        opening = head(kind, settings, variant, seed, checkpoint, [data], "cpu", set_name)
+        write_sealed(path, {**opening, **body, **change})
 
     write("diagnose", "diagnose", diagnose(), changes.get("diagnose", {}))
     for name in settings.similarity:

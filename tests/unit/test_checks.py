@@ -8,9 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from made_evidence import made_settings, write_evidence
 
+from leap.environment import hardware, this_hardware
+from leap.errors import UserError
 from leap.evaluation.evidence import Evidence, read_evidence
 from leap.gate.checks import CheckResult, judge, passes, run_checks
-from leap.gate.metrics import Measured, Rivals, data_behind, expand, measure, relative_drop
+from leap.gate.metrics import Measured, Rivals, data_behind, expand, measure, relative_drop, scope
 from leap.gate.verdict import lines, verdict_of
 from leap.settings.gate import Check
 
@@ -39,12 +41,16 @@ def value(metric: str, evidence: Evidence, others: Rivals | None = None) -> floa
     return measure(metric, evidence, "software", others or {}).value
 
 
+def checked(evidence: Evidence, others: Rivals) -> list[CheckResult]:
+    return run_checks(SETTINGS.gate, evidence, "software", others, this_hardware(on_card=False))
+
+
 def check(**settings: Any) -> Check:
     return Check(metric="exit.rate", **settings)
 
 
 def judged(found: float | None, interval: tuple[float, float] | None = None, **settings: Any) -> CheckResult:
-    return judge("c", check(**settings), Measured("exit.rate", found, interval=interval))
+    return judge("c", check(**settings), Measured("exit.rate", found, interval=interval), "here")
 
 
 @pytest.mark.parametrize(
@@ -80,8 +86,13 @@ def test_the_worse_end_of_the_interval_is_judged() -> None:
     assert reason == "exit.rate 0.95: low end of its 95 % interval 0.93 is below 0.94"
 
 
-def test_without_an_interval_the_value_is_judged() -> None:
-    assert judged(0.95, None, at_least=0.94, by_interval=True).passed
+def test_without_the_interval_that_is_asked_for_it_fails() -> None:
+    result = judged(0.95, None, at_least=0.94, by_interval=True)
+    assert not result.passed
+    assert result.value == 0.95
+    assert result.reason == (
+        "exit.rate 0.95: its 95 % interval, by which it is judged, is missing in the evidence"
+    )
 
 
 @pytest.mark.parametrize("key", ["above", "at_least", "below", "at_most"])
@@ -142,7 +153,7 @@ def test_a_star_is_every_collection_each_judged(project: Path) -> None:
     evidence = made(project)
     evidence.retrieval["second"]["drop"] = 0.2
     assert expand("retrieval.*.drop", evidence) == ["retrieval.docstrings.drop", "retrieval.second.drop"]
-    results = {r.name: r for r in run_checks(SETTINGS.gate, evidence, "software", rivals(project))}
+    results = {r.name: r for r in checked(evidence, rivals(project))}
     assert results["retrieval.docstrings"].passed
     assert not results["retrieval.second"].passed
     assert not passes(list(results.values()))
@@ -151,15 +162,87 @@ def test_a_star_is_every_collection_each_judged(project: Path) -> None:
 def test_a_star_for_nothing_fails() -> None:
     empty = Evidence("leap", 1, "c", {}, {}, {}, None)
     measured = measure(expand("retrieval.*.drop", empty)[0], empty, "software", {})
-    assert not judge("retrieval", Check(metric="retrieval.*.drop", at_most=0.1), measured).passed
+    assert not judge("retrieval", Check(metric="retrieval.*.drop", at_most=0.1), measured, "").passed
 
 
 def test_drops_are_relative_and_against_the_rivals_full_depth(project: Path) -> None:
     evidence, others = made(project), rivals(project, baseline=0.82, fixed_depth=0.75)
     assert value("sts.drop_vs_full", evidence) == pytest.approx(1 - 0.79 / 0.80)
     assert value("sts.drop_vs_baseline", evidence, others) == pytest.approx(1 - 0.79 / 0.82)
-    assert value("sts.drop_vs_fixed_depth", evidence, others) == pytest.approx(1 - 0.79 / 0.75)
-    assert value("sts.drop_vs_fixed_depth", evidence, others) < 0  # type: ignore[operator]
+    assert value("retrieval.second.drop_vs_baseline", evidence, others) == pytest.approx(1 - 0.49 / 0.50)
+    assert value("retrieval.second.drop_vs_full", evidence, others) == pytest.approx(1 - 0.49 / 0.50)
+
+
+def test_the_adaptive_gain_is_exits_over_the_fixed_depth_students_full_depth(project: Path) -> None:
+    evidence, others = made(project), rivals(project, fixed_depth=0.75)
+    found = measure("sts.adaptive_gain_vs_fixed_depth", evidence, "software", others)
+    assert found.value == pytest.approx(0.79 - 0.75)
+    assert found.note == "3.10 layers on average against fixed_depth's 4"
+    assert value("retrieval.second.adaptive_gain_vs_fixed_depth", evidence, others) == pytest.approx(-0.01)
+
+
+def test_a_rival_on_other_data_or_none_is_no_comparison(project: Path) -> None:
+    evidence, others = made(project), rivals(project)
+    others["fixed_depth"].sts["software"]["data"] = {"data/pairs.csv": "other"}
+    results = {r.name: r for r in checked(evidence, others)}
+    gain = results["adaptive_gain"]
+    assert (gain.passed, gain.severity) == (False, "warn")
+    assert gain.reason.endswith("missing: fixed_depth was measured on other data")
+    alone = {r.name: r for r in checked(evidence, {})}
+    assert alone["adaptive_gain"].reason.endswith("missing: there is no evidence of gate.fixed_depth")
+    assert not passes(list(alone.values()))  # the baseline's refuses
+
+
+def test_the_scope_is_in_the_metric(project: Path) -> None:
+    evidence = made(project)
+    assert value("layers.3.nn_at_10", evidence) == 0.85
+    assert value("layers.9.nn_at_10", evidence) is None
+    assert value("sts.software.spearman_exit", evidence) == 0.79
+    assert value("sts.absent.spearman_exit", evidence) is None
+    assert scope("exit.rate", "software") == "realised exit layers"
+    assert scope("layers.3.nn_at_10", "software") == "layer 3"
+    assert scope("sts.drop_vs_full", "software") == "data set software"
+    assert scope("retrieval.arguana.drop", "software") == "data set arguana"
+    assert expand("sts.*.drop_vs_full", evidence) == ["sts.software.drop_vs_full"]
+
+
+def test_a_star_leaves_out_what_has_a_check_of_its_own(project: Path) -> None:
+    known = {"metric": "retrieval.second.drop", "at_most": 0.3, "severity": "warn"}
+    checks = {**{k: c.model_dump() for k, c in SETTINGS.gate.checks.items()}, "known_failure": known}
+    settings = made_settings(gate={"checks": checks})
+    evidence = made(project, retrieval={"drop": 0.25})
+    evidence.retrieval["docstrings"]["drop"] = 0.05
+    results = run_checks(settings.gate, evidence, "software", rivals(project), this_hardware(on_card=False))
+    names = [result.name for result in results if result.metric.startswith("retrieval")]
+    assert names == ["retrieval.docstrings", "known_failure"]
+    assert passes(results)
+
+
+def test_a_check_of_an_unknown_data_set_is_a_mistake_in_the_settings() -> None:
+    with pytest.raises(UserError, match=r"gate.checks.x.metric: 'nowhere' of retrieval.nowhere.drop"):
+        made_settings(gate={"checks": {"x": {"metric": "retrieval.nowhere.drop", "at_most": 0.1}}})
+
+
+def test_latency_of_another_machine_is_no_proof(project: Path) -> None:
+    evidence = made(project)
+    assert evidence.latency is not None
+    evidence.latency["environment"] = {"cpu": "Abacus", "cores": 1}
+    (speed,) = [r for r in checked(evidence, rivals(project)) if r.name == "speed_up"]
+    here = this_hardware(on_card=False)[0]
+    assert not speed.passed
+    assert speed.reason == (
+        f"latency.speed_up 1.25: measured on Abacus, 1 cores, not on the target hardware, {here}"
+    )
+    (target,) = [
+        r
+        for r in run_checks(SETTINGS.gate, evidence, "software", {}, ["Abacus, 1 cores"])
+        if r.name == "speed_up"
+    ]
+    assert target.passed
+    assert hardware({"card": "NVIDIA H100", "cpu": "x", "cores": 2}) == "NVIDIA H100"
+    evidence.latency["environment"]["card"] = "NVIDIA H100"
+    (none,) = [r for r in run_checks(SETTINGS.gate, evidence, "software", {}, []) if r.name == "speed_up"]
+    assert "which has none" in none.reason
 
 
 @pytest.mark.parametrize("reference", [0.0, -0.1, None])
@@ -170,14 +253,14 @@ def test_a_drop_against_nothing_is_missing(reference: float | None) -> None:
 def test_a_variant_compared_with_itself_is_not_applicable(project: Path) -> None:
     baseline = made(project, "baseline")
     itself = measure("sts.drop_vs_baseline", baseline, "software", {"baseline": baseline})
-    result = judge("q", Check(metric="sts.drop_vs_baseline", at_most=0.0), itself)
+    result = judge("q", Check(metric="sts.drop_vs_baseline", at_most=0.0), itself, "")
     assert (result.passed, result.value) == (True, None)
     assert result.reason == "sts.drop_vs_baseline is not applicable: baseline is gate.baseline itself"
 
 
 def test_a_comparison_whose_rival_was_not_measured_fails(project: Path) -> None:
     missing = measure("sts.drop_vs_baseline", made(project), "software", {})
-    result = judge("q", Check(metric="sts.drop_vs_baseline", at_most=0.5), missing)
+    result = judge("q", Check(metric="sts.drop_vs_baseline", at_most=0.5), missing, "")
     assert not result.passed
     assert "missing" in result.reason
 
@@ -190,7 +273,7 @@ def test_false_convergence_is_named_only_where_similarity_fails(project: Path) -
             "exit": {"rate": 0.97, "similarity": 0.37, "similarity_ci95": [0.36, 0.38], "nn_at_10": 0.9},
         },
     )
-    reasons = {r.name: r.reason for r in run_checks(SETTINGS.gate, far, "software", rivals(project))}
+    reasons = {r.name: r.reason for r in checked(far, rivals(project))}
     assert reasons["similarity"].endswith(
         "is below 0.94: false convergence: consecutive layers agree, yet are far from the final one"
     )
@@ -200,28 +283,30 @@ def test_false_convergence_is_named_only_where_similarity_fails(project: Path) -
 
 def test_a_warning_does_not_refuse(project: Path) -> None:
     evidence, others = made(project), rivals(project)
-    results = run_checks(SETTINGS.gate, evidence, "software", others)
+    results = checked(evidence, others)
     failed = [result.name for result in results if not result.passed]
-    assert failed == ["quality_against_fixed_depth"]
+    assert failed == ["adaptive_gain"]
     assert passes(results)
     verdict = verdict_of(SETTINGS, evidence, others)
     shown = lines(verdict)
-    assert shown[-1] == "leap-1 passes, with a warning from quality_against_fixed_depth"
+    assert shown[-1] == "leap-1 passes, with a warning from adaptive_gain"
     assert shown[0].startswith("\N{CHECK MARK} exit_rate")
-    assert any(line.startswith("! quality_against_fixed_depth") for line in shown)
+    assert any(line.startswith("! adaptive_gain") for line in shown)
 
 
 def test_the_verdict_is_the_contracts_and_repeats_itself(project: Path) -> None:
     evidence, others = made(project, latency={"speed_up": 1.0}), rivals(project)
     verdict = verdict_of(SETTINGS, evidence, others)
     assert list(verdict) == [
-        "variant", "seed", "checkpoint", "passed", "primary_metric", "checks", "registry"
+        "variant", "seed", "checkpoint", "role", "passed", "primary_metric", "checks", "hardware", "bound_to",
+        "registry",
     ]  # fmt: skip
     assert verdict["passed"] is False
     assert verdict["primary_metric"] == {"metric": "sts.spearman_exit", "value": 0.79}
     assert verdict["checks"][-1] == {
         "name": "speed_up",
         "metric": "latency.speed_up",
+        "scope": "target hardware",
         "bound": "> 1",
         "threshold": 1.0,
         "value": 1.0,

@@ -20,7 +20,9 @@ def test_the_head_names_checkpoint_rule_and_data(project: Path) -> None:
     write_checkpoint(Path("models/leap-1"), b"weights")
     Path("pairs.csv").write_text("x")
     opening = head("sts", settings, "leap", 1, Path("models/leap-1"), [Path("pairs.csv")], "cpu")
-    assert list(opening) == ["kind", "variant", "seed", "checkpoint", "exit_rule", "data", "environment"]
+    assert list(opening) == [
+        "kind", "variant", "seed", "checkpoint", "exit_rule", "settings", "data", "code", "environment"
+    ]  # fmt: skip
     assert opening["checkpoint"] == hashlib.sha256(b"weights").hexdigest()
     assert opening["exit_rule"] == {"threshold": 0.95, "min_layer": 6, "patience": 1}
     assert opening["data"] == {"pairs.csv": hashlib.sha256(b"x").hexdigest()}

@@ -1,6 +1,8 @@
 import argparse
 import json
 import os
+import shutil
+import sqlite3
 import subprocess
 import sys
 from importlib.metadata import packages_distributions
@@ -17,13 +19,15 @@ import gate
 import report
 from leap.errors import UserError
 from leap.evaluation.evidence import checkpoint_hash
-from leap.gate.package_model import REQUIRED
+from leap.gate.package_model import REQUIRED, write_model_folder
+from leap.gate.ranking import Entry, compare, less_is_better, rank
 from leap.gate.registry import (
     Standing,
     _Registry,
-    compare,
     current_aliases,
-    less_is_better,
+    history,
+    history_text,
+    note_refusal,
     promote,
     rollback,
     standing,
@@ -31,6 +35,7 @@ from leap.gate.registry import (
 from leap.gate.runtime_code import imports, runtime_modules
 from leap.reporting.summary import row
 from leap.tracking import Tracking
+from leap.tracking.store import DATABASE
 
 SETTINGS = made_settings()
 DATA = {"pairs": "hash"}
@@ -38,7 +43,20 @@ DATA = {"pairs": "hash"}
 
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Models are registered as their bare folder: MLflow's check of the environment takes seconds."""
+
+    def bare(checkpoint: Path, target: Path, metadata: dict[str, str], card: str | None) -> None:
+        shutil.copytree(checkpoint, target)
+
+    monkeypatch.setattr("leap.gate.registry.write_model_folder", bare)
     return enter_project(tmp_path / "project", monkeypatch)
+
+
+@pytest.fixture
+def packaged(project: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The same, where models are registered as MLflow serves them."""
+    monkeypatch.setattr("leap.gate.registry.write_model_folder", write_model_folder)
+    return project
 
 
 def checkpoint(variant: str, seed: int = 1) -> str:
@@ -53,6 +71,7 @@ def verdict(variant: str, value: float | None, passed: bool = True, metric: str 
         "variant": variant,
         "seed": 1,
         "checkpoint": checkpoint(variant),
+        "role": None,
         "passed": passed,
         "primary_metric": {"metric": metric, "value": value},
         "checks": [{"name": "similarity", "passed": True, "severity": "refuse", "reason": "fine"}],
@@ -65,9 +84,7 @@ def place(variant: str, value: float | None, data: dict[str, str] = DATA, **opti
 
 def held() -> dict[str, int]:
     """Alias to version."""
-    tracking = Tracking.open(SETTINGS)
-    assert tracking.client is not None
-    return {k: int(v) for k, v in tracking.client.get_registered_model("leap").aliases.items()}
+    return {alias: item.version for item in history(Tracking.open(SETTINGS)) for alias in item.aliases}
 
 
 def test_the_better_one_becomes_champion_and_the_old_one_previous(project: Path) -> None:
@@ -140,7 +157,7 @@ def test_the_champions_alias_moves_last(project: Path, monkeypatch: pytest.Monke
         patch.setattr(_Registry, "alias", broken)
         with pytest.raises(UserError, match="the server went away"):
             place("leap_plus", 0.80)
-    assert held() == {"champion": 1, "previous": 1, "candidate": 2}
+    assert held() == {"champion": 1, "previous": 1}
     assert place("leap_plus", 0.80).aliases == ["champion"]
     assert held() == {"champion": 2, "previous": 1}
 
@@ -159,6 +176,126 @@ def test_an_upload_that_breaks_registers_nothing_and_the_next_try_does(project: 
     assert place("leap", 0.78) == Standing(1, ["champion"], "became champion: there was none")
 
 
+KEPT = Path("kept.db")
+
+
+class Killed(BaseException):
+    """What a program that is killed does not catch."""
+
+
+# Every call that the registry makes on the store and that changes it.
+CHANGES = (
+    "create_logged_model", "log_model_artifacts", "finalize_logged_model", "create_registered_model",
+    "create_model_version", "delete_model_version", "update_model_version", "set_model_version_tag",
+    "set_registered_model_alias", "delete_registered_model_alias",
+)  # fmt: skip
+
+
+class Store:
+    """Lets so many changes of the store through, then kills."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.left: int | None = None
+        self.made = 0
+        from mlflow import MlflowClient
+
+        for name in CHANGES:
+            patch.setattr(MlflowClient, name, self._counted(getattr(MlflowClient, name)))
+
+    def _counted(self, original: Any) -> Any:
+        def call(*args: Any, **options: Any) -> Any:
+            if self.left is not None and self.made >= self.left:
+                raise Killed
+            self.made += 1
+            return original(*args, **options)
+
+        return call
+
+
+def right_state() -> None:
+    """Whoever has an alias is a whole model with a verdict that passes."""
+    tracking = Tracking.open(SETTINGS)
+    assert tracking.client is not None
+    for item in history(tracking):
+        for alias in item.aliases:
+            assert item.passed, (item.version, alias)
+            version = tracking.client.get_model_version("leap", str(item.version))
+            assert version.description
+            model = tracking.client.get_logged_model(version.source.rpartition("/")[2])
+            assert model.status == "READY"
+            assert list(Path(model.artifact_location).rglob("model.safetensors"))
+
+
+def killed_after_every_change(
+    monkeypatch: pytest.MonkeyPatch, project: Path, work: Any, after_kill: Any
+) -> dict[str, int]:
+    """Kills `work` after 0, 1, 2 ... changes and does it again; the end must always be the same."""
+    store = Store(monkeypatch)
+    copy_store(DATABASE, KEPT)
+    work()
+    undisturbed, changes = held(), store.made
+    assert changes > 3
+    for allowed in range(changes):
+        copy_store(KEPT, DATABASE)
+        store.made, store.left = 0, allowed
+        with pytest.raises(Killed):
+            work()
+        store.left = None
+        right_state()
+        after_kill(held())
+        work()
+        assert held() == undisturbed, allowed
+    return undisturbed
+
+
+def copy_store(source: Path, target: Path) -> None:
+    """Into the same file, for MLflow keeps it open. Artifacts of a promotion that was killed may stay."""
+    with sqlite3.connect(source) as one, sqlite3.connect(target) as other:
+        one.backup(other)
+    one.close()
+    other.close()
+
+
+def test_a_first_promotion_killed_between_any_two_changes(project: Path, monkeypatch) -> None:
+    def after_kill(now: dict[str, int]) -> None:
+        assert set(now.values()) <= {1}
+
+    end = killed_after_every_change(monkeypatch, project, lambda: place("leap", 0.78), after_kill)
+    assert end == {"champion": 1}
+
+
+def test_a_change_of_champions_killed_between_any_two_changes(project: Path, monkeypatch) -> None:
+    place("leap", 0.70)
+    place("leap_plus", 0.78)
+
+    def after_kill(now: dict[str, int]) -> None:
+        assert now["champion"] in (2, 3)
+        assert now["previous"] in (1, 2)
+
+    end = killed_after_every_change(monkeypatch, project, lambda: place("baseline", 0.80), after_kill)
+    assert end == {"champion": 3, "previous": 2}
+
+
+def test_a_rollback_killed_between_any_two_changes_ends_right_by_the_gate(project: Path, monkeypatch) -> None:
+    place("leap", 0.78)
+    place("leap_plus", 0.80)
+    copy_store(DATABASE, KEPT)
+    store = Store(monkeypatch)
+    rollback(Tracking.open(SETTINGS))
+    assert held() == {"champion": 1, "previous": 2}
+    changes = store.made
+    for allowed in range(changes):
+        copy_store(KEPT, DATABASE)
+        store.made, store.left = 0, allowed
+        with pytest.raises(Killed):
+            rollback(Tracking.open(SETTINGS))
+        store.left = None
+        assert held()["champion"] in (1, 2)
+        if held() != {"champion": 1, "previous": 2}:
+            rollback(Tracking.open(SETTINGS))
+        assert held() == {"champion": 1, "previous": 2}, allowed
+
+
 def test_rollback_and_the_gate_respects_it(project: Path) -> None:
     place("leap", 0.78)
     place("leap_plus", 0.80)
@@ -171,6 +308,55 @@ def test_rollback_and_the_gate_respects_it(project: Path) -> None:
         checkpoint("leap"): ["champion"],
         checkpoint("leap_plus"): ["previous"],
     }
+
+
+def test_what_a_rollback_took_back_stays_out_and_others_do_not(project: Path) -> None:
+    place("leap", 0.78)
+    place("leap_plus", 0.80)
+    rollback(Tracking.open(SETTINGS))
+    assert place("baseline", 0.79).aliases == ["champion"]
+    assert held() == {"champion": 3, "previous": 1}
+    assert place("leap_plus", 0.80).decision == "taken back by a rollback"
+    assert held() == {"champion": 3, "previous": 1}
+
+
+def test_the_history_says_who_was_champion_when(project: Path) -> None:
+    assert history_text(history(Tracking.open(SETTINGS))) == "nothing is registered"
+    place("leap", 0.78)
+    place("leap_plus", 0.80)
+    place("leap_plus", 0.80)
+    rollback(Tracking.open(SETTINGS))
+    versions = history(Tracking.open(SETTINGS))
+    assert [(item.version, item.name, item.aliases) for item in versions] == [
+        (2, "leap_plus-1", ["previous"]),
+        (1, "leap-1", ["champion"]),
+    ]
+    text = history_text(versions)
+    happened = [line.split("  ", 1)[1] for line in text.split("\n\n")[1].splitlines()]
+    assert happened == [
+        "version 1 became champion: there was none",
+        "version 2 became champion: sts.x 0.8 is better than version 1's 0.78",
+        "version 1 made champion again by a rollback in place of version 2",
+    ]
+    assert "sts.x 0.8" in text
+
+
+def test_a_refused_champion_keeps_its_alias_until_a_passing_model_comes(project: Path) -> None:
+    place("leap", 0.78)
+    tracking = Tracking.open(SETTINGS)
+    refused = note_refusal(tracking, verdict("leap", 0.78, passed=False), DATA)
+    assert refused is not None
+    assert refused.aliases == ["champion"]
+    assert not history(tracking)[0].passed
+    assert place("leap_plus", 0.60).aliases == ["champion"]
+    assert held() == {"champion": 2, "previous": 1}
+    assert note_refusal(tracking, verdict("baseline", 0.9, passed=False), DATA) is None
+
+
+def test_a_model_to_compare_with_is_never_promoted(project: Path) -> None:
+    with pytest.raises(UserError, match=r"leap-1 is gate.baseline, which others are compared with"):
+        promote(Tracking.open(SETTINGS), {**verdict("leap", 0.9), "role": "baseline"}, DATA)
+    assert history(Tracking.open(SETTINGS)) == []
 
 
 def test_rollback_without_a_previous_champion(project: Path) -> None:
@@ -189,7 +375,7 @@ def test_the_version_tells_its_verdict(project: Path) -> None:
     assert json.loads(version.tags["leap.primary_value"]) == 0.78
 
 
-def test_the_champion_loads_without_pickle_and_gives_the_encoders_vectors(project: Path) -> None:
+def test_the_champion_loads_without_pickle_and_gives_the_encoders_vectors(packaged: Path) -> None:
     place("leap", 0.78)
     import mlflow
     import pandas as pd
@@ -211,7 +397,7 @@ def test_the_champion_loads_without_pickle_and_gives_the_encoders_vectors(projec
     assert not any(name.endswith((".pkl", ".pickle", ".bin", ".pt")) for name in files)
 
 
-def test_the_registered_model_needs_no_project_beside_it(project: Path) -> None:
+def test_the_registered_model_needs_no_project_beside_it(packaged: Path) -> None:
     place("leap", 0.78)
     (folder,) = Path("mlruns/artifacts/models").glob("*/artifacts")
     code = (
@@ -247,20 +433,42 @@ def test_less_is_better_only_for_what_counts_harm() -> None:
     assert not less_is_better("exit.nn_at_10")
 
 
-def tags(value: str, metric: str = "sts.x", data: str = "d") -> dict[str, str]:
-    return {"leap.primary_metric": metric, "leap.primary_value": value, "leap.primary_data": data}
+def entry(
+    number: int, value: str, metric: str = "sts.x", data: str = "d", examined: str = "1", **more: str
+) -> Entry:
+    tags = {"leap.primary_metric": metric, "leap.primary_value": value, "leap.primary_data": data}
+    more = {f"leap.{key}": text for key, text in {"passed": "true", **more}.items()}
+    return Entry(number, {**tags, "leap.examined": examined, **more})
 
 
 def test_comparison() -> None:
-    assert compare(tags("0.2", "sts.drop"), tags("0.3", "sts.drop"), 1)[0]
-    assert not compare(tags("0.3", "sts.drop"), tags("0.2", "sts.drop"), 1)[0]
-    assert not compare(tags("null"), tags("0.2"), 1)[0]
-    assert compare(tags("0.2"), tags("null"), 1)[0]
-    assert compare(tags("0.1"), tags("0.2", metric="sts.y"), 4) == (
+    assert compare(entry(2, "0.2", "sts.drop"), entry(1, "0.3", "sts.drop"))[0]
+    assert not compare(entry(2, "0.3", "sts.drop"), entry(1, "0.2", "sts.drop"))[0]
+    assert not compare(entry(2, "null"), entry(1, "0.2"))[0]
+    assert compare(entry(2, "0.2"), entry(1, "null"))[0]
+    assert compare(entry(2, "0.1"), entry(4, "0.2", metric="sts.y")) == (
         True,
         "version 4 was measured by another metric and cannot be compared",
     )
-    assert compare(tags("0.1"), {}, 4)[0]
+
+
+def test_the_champion_is_the_best_of_those_that_may_be() -> None:
+    assert rank([]) == (None, {})
+    assert rank([entry(1, "0.7"), entry(3, "0.9"), entry(2, "0.8")])[0] == 3
+    assert rank([entry(1, "0.8"), entry(2, "0.8")])[0] == 1  # equal is not better
+    assert rank([entry(1, "0.7"), entry(2, "0.9", passed="false")])[0] == 1
+    assert rank([entry(1, "0.7"), entry(2, "0.9", withdrawn="true")])[0] == 1
+    assert rank([Entry(1, {"leap.checkpoint": "half described"})])[0] is None
+
+
+def test_what_was_examined_later_wins_where_two_cannot_be_compared() -> None:
+    old, new = entry(2, "0.9", examined="1"), entry(1, "0.5", data="e", examined="2")
+    champion, decisions = rank([old, new])
+    assert champion == 1
+    assert decisions == {
+        1: "became champion: version 2 was measured on other data and cannot be compared",
+        2: "stays out: version 1 was measured on other data and cannot be compared, and was examined later",
+    }
 
 
 def run_gate(variant: str) -> dict[str, Any]:
@@ -300,6 +508,21 @@ def test_the_gate_writes_the_same_verdict_again(measured: Path, caplog: pytest.L
     assert {item.path for item in tracking.client.list_artifacts(run.info.run_id, "verdict")} == {
         "verdict/leap-1.json"
     }
+
+
+def test_a_rival_that_passes_is_not_registered(measured: Path) -> None:
+    write_evidence(measured, SETTINGS, "fixed_depth")
+    last = run_gate("fixed_depth")
+    assert (last["passed"], last["registry"]) == (True, None)
+    assert json.loads(Path("verdicts/fixed_depth-1.json").read_text())["role"] == "fixed_depth"
+    assert current_aliases(Tracking.open(SETTINGS)) == {}
+
+
+def test_the_registered_folder_has_its_card(measured: Path, packaged: Path) -> None:
+    run_gate("leap")
+    (card,) = Path("mlruns/artifacts/models").rglob("README.md")
+    assert "# leap-leap-1" in card.read_text()
+    assert (card.parent / "model.safetensors").is_file()
 
 
 def test_a_refusal_is_a_result(measured: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -1,20 +1,29 @@
 """Evidence: the JSON files that say what was measured, on which checkpoint, data and machine.
 
-`head` opens every file; `read_evidence` collects the files of one checkpoint and refuses what does not
-belong together. docs/architecture.md, "Evidence", lists the content.
+`head` opens every file and `write_evidence` seals it; `read_evidence` collects the files of one checkpoint
+and refuses what does not belong together. docs/architecture.md, "Evidence", lists the content.
 """
 
+import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import leap
 from leap.environment import environment
 from leap.errors import UserError
-from leap.files import read_json, sha256_of
+from leap.files import read_json, sha256_of, sha256_of_json, write_json
 from leap.settings import Settings
 
 WEIGHTS = "model.safetensors"
+# What every evidence file has beside its figures.
+HEAD = (
+    "kind", "variant", "seed", "checkpoint", "exit_rule", "settings", "data", "code", "environment", "seal"
+)  # fmt: skip
+PACKAGE = Path(leap.__file__).parent
+# The packages of leap whose code decides what is measured.
+MEASURING = ("leap.data.", "leap.evaluation.", "leap.exits.", "leap.model.")
 
 
 @dataclass(frozen=True)
@@ -39,6 +48,7 @@ def head(
     checkpoint_folder: Path,
     data_files: Iterable[Path],
     device: str,
+    set_name: str | None = None,
 ) -> dict[str, Any]:
     """How every evidence file opens.
 
@@ -50,6 +60,7 @@ def head(
         checkpoint_folder: holds model.safetensors.
         data_files: what was measured on; a folder stands for all files in it.
         device: where the model ran, "cpu" or "cuda".
+        set_name: the set of pairs or the collection that was measured, where there are several.
 
     Raises:
         UserError: the checkpoint or a data file is missing.
@@ -60,9 +71,43 @@ def head(
         "seed": seed,
         "checkpoint": checkpoint_hash(checkpoint_folder),
         "exit_rule": exit_rule(settings, variant),
+        "settings": measured_settings(kind, settings, set_name),
         "data": data_hashes(data_files),
+        "code": loaded_code(),
         "environment": environment(device),
     }
+
+
+def write_evidence(path: Path, content: dict[str, Any]) -> None:
+    """Writes an evidence file, sealed: `seal` is the sha256 of all else, so that a later edit shows."""
+    write_json(path, {**content, "seal": seal(content)})
+
+
+def seal(content: dict[str, Any]) -> str:
+    """The sha256 of an evidence file's content, the seal itself aside."""
+    return sha256_of_json({key: value for key, value in content.items() if key != "seal"})
+
+
+def measured_settings(kind: str, settings: Settings, set_name: str | None) -> dict[str, Any]:
+    """The settings beside the exit rule that a measurement depends on: those that DVC measures anew for."""
+    chosen: dict[str, Any] = {"evaluation": settings.evaluation}
+    if kind == "latency":
+        chosen["latency"] = settings.latency
+    if kind == "sts" and set_name is not None:
+        chosen[f"similarity.{set_name}"] = settings.similarity[set_name]
+    if kind == "retrieval" and set_name is not None:
+        chosen[f"retrieval.{set_name}"] = settings.retrieval[set_name]
+    return {name: block.model_dump(mode="json") for name, block in chosen.items()}
+
+
+def loaded_code() -> dict[str, str]:
+    """The sha256 of every module of this package that this process measures with, by its path in it."""
+    files = [
+        Path(module.__file__)
+        for name, module in list(sys.modules.items())
+        if name.startswith(MEASURING) and module.__file__ is not None
+    ]
+    return {file.relative_to(PACKAGE).as_posix(): sha256_of(file) for file in sorted(files)}
 
 
 def exit_rule(settings: Settings, variant: str) -> dict[str, Any]:
@@ -109,7 +154,7 @@ def read_evidence(
     seed: int,
     settings: Settings,
     root: Path = Path("evaluations"),
-    models: Path = Path("models"),
+    models: Path | None = Path("models"),
     complete: bool = True,
 ) -> Evidence:
     """Collects the evidence of one checkpoint.
@@ -119,15 +164,17 @@ def read_evidence(
         seed: the seed of its training.
         settings: name the sets and the exit settings that the evidence must have.
         root: the folder of all evidence.
-        models: the folder of all checkpoints.
+        models: the folder of all checkpoints; null compares the files with each other only.
         complete: false leaves out what is missing, for a report of what there is.
 
     Raises:
         UserError: a file is missing (if complete), or was measured on another checkpoint, on another
             checkpoint than the other files, or with other exit settings.
     """
-    folder = models / f"{variant}-{seed}"
-    checkpoint = checkpoint_hash(folder) if complete or (folder / WEIGHTS).is_file() else None
+    checkpoint = None
+    if models is not None:
+        folder = models / f"{variant}-{seed}"
+        checkpoint = checkpoint_hash(folder) if complete or (folder / WEIGHTS).is_file() else None
     rule = exit_rule(settings, variant)
     found: dict[str, dict[str, Any]] = {}
     for name, path in evidence_files(variant, seed, settings, root).items():

@@ -1,17 +1,19 @@
 """The gate's checks: each a metric of the evidence against one bound, with a reason in words.
 
-Missing or not finite fails. A comparison of a variant with itself (the baseline's drop against the baseline)
-is not applicable: it passes with value null, and its reason says so.
+Missing or not finite fails, and so does an interval that is asked for and not there. A comparison of a
+variant with itself (the baseline's drop against the baseline) is not applicable: it passes with value null,
+and its reason says so.
 """
 
 import math
 import operator
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from leap.environment import hardware
 from leap.evaluation.evidence import Evidence
-from leap.gate.metrics import Measured, Rivals, expand, measure
+from leap.gate.metrics import Measured, Rivals, expand, measure, scope
 from leap.settings.gate import Check, GateSettings
 
 Bound = tuple[str, str, Callable[[float, float], bool]]
@@ -32,6 +34,7 @@ class CheckResult:
 
     name: str
     metric: str
+    scope: str
     bound: str
     threshold: float
     value: float | None
@@ -47,15 +50,29 @@ class CheckResult:
         return {**asdict(self), "interval": interval}
 
 
-def run_checks(gate: GateSettings, evidence: Evidence, primary_set: str, rivals: Rivals) -> list[CheckResult]:
-    """Every check of the settings on the evidence; a star gives one result a data set, named `check.set`."""
+def run_checks(
+    gate: GateSettings, evidence: Evidence, primary_set: str, rivals: Rivals, targets: Sequence[str]
+) -> list[CheckResult]:
+    """Every check of the settings on the evidence; a star gives one result a data set, named `check.set`.
+
+    Args:
+        gate: the checks.
+        evidence: of the candidate.
+        primary_set: the pair set that `sts.<key>` speaks of.
+        rivals: evidence of the variants to compare with.
+        targets: the hardware on which latency counts; a figure of another machine fails.
+    """
     results = []
+    named = {check.metric for check in gate.checks.values()}
     for name, check in gate.checks.items():
-        for metric in expand(check.metric, evidence):
+        for metric in expand(check.metric, evidence, named):
             starred = metric != check.metric
             label = f"{name}.{metric.split('.')[1]}" if starred else name
             measured = measure(metric, evidence, primary_set, rivals)
-            results.append(judge(label, check, measured, _explanation(metric, evidence)))
+            if metric.startswith("latency."):
+                measured = _on_target(measured, evidence, targets)
+            where = scope(metric, primary_set)
+            results.append(judge(label, check, measured, where, _explanation(metric, evidence)))
     return results
 
 
@@ -64,19 +81,25 @@ def passes(results: list[CheckResult]) -> bool:
     return all(result.passed for result in results if result.severity == "refuse")
 
 
-def judge(name: str, check: Check, measured: Measured, explanation: str | None = None) -> CheckResult:
+def judge(
+    name: str, check: Check, measured: Measured, where: str, explanation: str | None = None
+) -> CheckResult:
     """One check on one measured metric.
 
     Args:
         name: the name of the result.
         check: bound, severity, and whether the worse bound of the interval is judged.
         measured: the number; null fails unless the check is not applicable.
+        where: the metric's scope, in words.
         explanation: added to the reason of a failure.
     """
     key = next(key for key in BOUNDS if getattr(check, key) is not None)
     threshold: float = getattr(check, key)
     sign, failing, holds = BOUNDS[key]
     judged, what = measured.value, measured.metric
+    fault = measured.fault
+    if check.by_interval and measured.interval is None and measured.value is not None:
+        fault = fault or "its 95 % interval, by which it is judged, is missing in the evidence"
     if check.by_interval and measured.interval is not None and measured.value is not None:
         # The bound that is worse for the model: the low one where more is better, else the high one.
         end = 0 if key in ("above", "at_least") else 1
@@ -85,11 +108,17 @@ def judge(name: str, check: Check, measured: Measured, explanation: str | None =
     passed, reason = _verdict(what, judged, threshold, sign, failing, holds)
     if not passed and explanation:
         reason += f": {explanation}"
+    if measured.note:
+        reason += f" ({measured.note})"
+    if fault is not None:
+        value = "missing" if measured.value is None else f"{measured.value:.4g}"
+        passed, reason = False, f"{measured.metric} {value}: {fault}"
     if measured.not_applicable is not None:
         passed, reason = True, f"{measured.metric} is not applicable: {measured.not_applicable}"
     return CheckResult(
         name=name,
         metric=measured.metric,
+        scope=where,
         bound=f"{sign} {threshold:g}",
         threshold=threshold,
         value=measured.value,
@@ -128,6 +157,15 @@ def _told_apart(value: float, threshold: float) -> tuple[str, str]:
         if texts[0] != texts[1]:
             break
     return texts[0], f"{threshold:g}" if f"{threshold:g}" != texts[0] else texts[1]
+
+
+def _on_target(measured: Measured, evidence: Evidence, targets: Sequence[str]) -> Measured:
+    """Latency is a machine's: a figure of another one says nothing here."""
+    place = hardware((evidence.latency or {}).get("environment", {}))
+    if measured.value is None or place in targets:
+        return measured
+    wanted = " or ".join(targets) or "a CUDA card of this machine, which has none"
+    return replace(measured, fault=f"measured on {place}, not on the target hardware, {wanted}")
 
 
 def _explanation(metric: str, evidence: Evidence) -> str | None:

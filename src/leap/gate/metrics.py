@@ -1,14 +1,20 @@
 """Metric paths of the gate, resolved on the evidence; docs/architecture.md lists them."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from leap.environment import hardware
 from leap.evaluation.evidence import Evidence
 
 # The rivals of the comparison metrics: which setting of the gate names the variant.
-RIVALS = {"sts.drop_vs_baseline": "baseline", "sts.drop_vs_fixed_depth": "fixed_depth"}
+RIVALS = {"drop_vs_baseline": "baseline", "adaptive_gain_vs_fixed_depth": "fixed_depth"}
+# The figure that comparisons are made of, by the metric's first part: without and with exits.
+QUALITY = {
+    "sts": ("spearman_full", "spearman_exit"),
+    "retrieval": ("ndcg_at_10_full", "ndcg_at_10_exit"),
+}
 
 
 @dataclass(frozen=True)
@@ -23,20 +29,47 @@ class Measured:
     interval: tuple[float, float] | None = None
     # Why there is nothing to judge, for example a variant compared with itself.
     not_applicable: str | None = None
+    # Why the number cannot be had or does not count.
+    fault: str | None = None
+    # What a person should know beside the number.
+    note: str | None = None
 
 
 # The evidence of the variants to compare with, of the same seed, by their role in the settings.
 Rivals = Mapping[str, Evidence]
 
 
-def expand(metric: str, evidence: Evidence) -> list[str]:
-    """The metric for every retrieval set that its star stands for; a metric without a star is itself."""
+def expand(metric: str, evidence: Evidence, named: Iterable[str] = ()) -> list[str]:
+    """The metric for every data set that its star stands for; a metric without a star is itself.
+
+    Args:
+        metric: a path.
+        evidence: has the data sets.
+        named: metrics that other checks judge, which a star leaves to them.
+    """
     root, star, rest = metric.partition(".*")
     if not star:
         return [metric]
-    names = sorted(evidence.retrieval) if root == "retrieval" else []
+    names = sorted({"retrieval": evidence.retrieval, "sts": evidence.sts}.get(root, {}))
+    found = [f"{root}.{name}{rest}" for name in names]
     # A star that stands for nothing stays as it is: it resolves to nothing, and that fails.
-    return [f"{root}.{name}{rest}" for name in names] or [metric]
+    return [path for path in found if path not in set(named)] if found else [metric]
+
+
+def scope(metric: str, primary_set: str) -> str:
+    """What a metric is judged on, in words."""
+    root, *rest = metric.split(".")
+    if root == "layers":
+        return f"layer {rest[0]}"
+    if root in QUALITY:
+        return f"data set {rest[0] if len(rest) > 1 else primary_set}"
+    places = {
+        "exit": "realised exit layers",
+        "oracle": "the oracle's exit layers",
+        "truncation": "the expected layer, fixed",
+        "latency": "target hardware",
+    }
+    return places.get(root, root)
 
 
 def measure(metric: str, evidence: Evidence, primary_set: str, rivals: Rivals) -> Measured:
@@ -45,39 +78,37 @@ def measure(metric: str, evidence: Evidence, primary_set: str, rivals: Rivals) -
     Args:
         metric: a path without a star.
         evidence: of the candidate.
-        primary_set: the pair set that `sts.*` speaks of.
-        rivals: for `sts.drop_vs_baseline` and `sts.drop_vs_fixed_depth`.
+        primary_set: the pair set that `sts.<key>` speaks of.
+        rivals: for `*.drop_vs_baseline` and `*.adaptive_gain_vs_fixed_depth`.
     """
-    root, _, rest = metric.partition(".")
-    pairs = evidence.sts.get(primary_set, {})
-    if metric in RIVALS:
-        return _drop_against(metric, RIVALS[metric], evidence, primary_set, rivals)
-    if metric == "sts.drop_vs_full":
-        drop = relative_drop(number(pairs.get("spearman_exit")), number(pairs.get("spearman_full")))
-        return Measured(metric, drop, _count(pairs, "n"))
-    if root == "sts":
-        return Measured(metric, number(pairs.get(rest)), _count(pairs, "n"), _sts_interval(pairs, rest))
-    if root == "retrieval":
-        name, _, key = rest.partition(".")
-        collection = evidence.retrieval.get(name, {})
-        return Measured(metric, number(collection.get(key)), _count(collection, "n_queries"))
+    root, *rest = metric.split(".")
+    if root in QUALITY:
+        name, key = (primary_set, rest[0]) if len(rest) == 1 else (rest[0], rest[-1])
+        return _of_data_set(metric, root, name, key, evidence, rivals)
     if root == "latency":
         latency = evidence.latency or {}
-        return Measured(metric, number(latency.get(rest)), _count(latency.get("protocol", {}), "iterations"))
+        return Measured(
+            metric, number(latency.get(rest[0])), _count(latency.get("protocol", {}), "iterations")
+        )
     diagnose = evidence.diagnose or {}
-    block = diagnose.get(root)
+    if root == "layers":
+        rows = [row for row in diagnose.get("layers") or [] if str(row.get("layer")) == rest[0]]
+        block: Any = rows[0] if rows else {}
+    else:
+        block = diagnose.get(root)
     block = block if isinstance(block, dict) else {}
-    return Measured(metric, number(block.get(rest)), _count(diagnose, "n"), _pair(block.get(f"{rest}_ci95")))
+    key = rest[-1]
+    return Measured(metric, number(block.get(key)), _count(diagnose, "n"), _pair(block.get(f"{key}_ci95")))
 
 
 def data_behind(metric: str, evidence: Evidence, primary_set: str) -> dict[str, str]:
-    """The hashes of the data that a metric was measured on: two values compare only if these are equal."""
-    root, _, rest = metric.partition(".")
-    source: dict[str, Any] | None = {
-        "sts": evidence.sts.get(primary_set),
-        "retrieval": evidence.retrieval.get(rest.partition(".")[0]),
-        "latency": evidence.latency,
-    }.get(root, evidence.diagnose)
+    """What a metric was measured on, data by their hashes: two values compare only if this is equal."""
+    root, *rest = metric.split(".")
+    if root == "latency":
+        latency = evidence.latency or {}
+        return {**latency.get("data", {}), "hardware": hardware(latency.get("environment", {}))}
+    sets = {"sts": evidence.sts, "retrieval": evidence.retrieval}.get(root)
+    source = evidence.diagnose if sets is None else sets.get(rest[0] if len(rest) > 1 else primary_set)
     return dict((source or {}).get("data", {}))
 
 
@@ -95,20 +126,49 @@ def number(value: Any) -> float | None:
     return float(value)
 
 
-def _drop_against(metric: str, role: str, evidence: Evidence, primary_set: str, rivals: Rivals) -> Measured:
+def _of_data_set(metric: str, root: str, name: str, key: str, evidence: Evidence, rivals: Rivals) -> Measured:
+    found = _set(root, name, evidence)
+    n = _count(found, "n" if root == "sts" else "n_queries")
+    if key in RIVALS:
+        return _against(metric, root, name, key, evidence, rivals, n)
+    if key == "drop_vs_full":
+        full, exited = (number(found.get(figure)) for figure in QUALITY[root])
+        return Measured(metric, relative_drop(exited, full), n)
+    interval = {"spearman_exit": "ci95", "spearman_full": "ci95_full"}.get(key, f"{key}_ci95")
+    return Measured(metric, number(found.get(key)), n, _pair(found.get(interval)))
+
+
+def _against(
+    metric: str, root: str, name: str, key: str, evidence: Evidence, rivals: Rivals, n: int | None
+) -> Measured:
+    """The exits' quality against a rival's full depth: the relative drop, or the absolute gain."""
+    role = RIVALS[key]
     rival = rivals.get(role)
     if rival is None:
-        return Measured(metric, None)
+        return Measured(metric, None, n, fault=f"there is no evidence of gate.{role}")
     if rival.variant == evidence.variant:
-        return Measured(metric, None, not_applicable=f"{rival.variant} is gate.{role} itself")
-    pairs = evidence.sts.get(primary_set, {})
-    full = number(rival.sts.get(primary_set, {}).get("spearman_full"))
-    return Measured(metric, relative_drop(number(pairs.get("spearman_exit")), full), _count(pairs, "n"))
+        return Measured(metric, None, n, not_applicable=f"{rival.variant} is gate.{role} itself")
+    ours, theirs = _set(root, name, evidence), _set(root, name, rival)
+    if ours.get("data") != theirs.get("data"):
+        return Measured(metric, None, n, fault=f"{rival.variant} was measured on other data")
+    full, exit_ = QUALITY[root]
+    exited, reference = number(ours.get(exit_)), number(theirs.get(full))
+    if role == "baseline":
+        return Measured(metric, relative_drop(exited, reference), n)
+    gain = None if exited is None or reference is None else exited - reference
+    return Measured(metric, gain, n, note=_depths(evidence, rival))
 
 
-def _sts_interval(pairs: dict[str, Any], key: str) -> tuple[float, float] | None:
-    name = {"spearman_exit": "ci95", "spearman_full": "ci95_full"}.get(key)
-    return _pair(pairs.get(name)) if name else None
+def _depths(evidence: Evidence, rival: Evidence) -> str | None:
+    exits, depth = (evidence.diagnose or {}).get("exit"), (rival.diagnose or {}).get("depth")
+    expected = number(exits.get("expected_layers")) if isinstance(exits, dict) else None
+    if expected is None or depth is None:
+        return None
+    return f"{expected:.2f} layers on average against {rival.variant}'s {depth}"
+
+
+def _set(root: str, name: str, evidence: Evidence) -> dict[str, Any]:
+    return (evidence.sts if root == "sts" else evidence.retrieval).get(name, {})
 
 
 def _pair(interval: Any) -> tuple[float, float] | None:

@@ -1,14 +1,21 @@
 """The registered model as MLflow loads and serves it: sentences in, vectors out, exits taken.
 
 MLflow copies this file and the `leap` package beside the weights and runs it on loading (models from code):
-nothing is pickled.
+nothing is pickled. What a caller gets wrong is answered with status 400 and one message.
 """
 
-from typing import Any
+import os
+from typing import Any, get_args
 
 import mlflow
 import numpy as np
 import pandas as pd
+from mlflow.exceptions import MlflowException
+from mlflow.protos.databricks_pb2 import INVALID_PARAMETER_VALUE
+
+# Limits of one request; whoever serves the model sets others in the server's environment.
+MAX_SENTENCES = ("LEAP_MAX_SENTENCES", 1024)
+MAX_CHARACTERS = ("LEAP_MAX_CHARACTERS", 20_000)
 
 
 class ServedLeap(mlflow.pyfunc.PythonModel):  # type: ignore[misc, name-defined]
@@ -20,11 +27,57 @@ class ServedLeap(mlflow.pyfunc.PythonModel):  # type: ignore[misc, name-defined]
 
         self.encoder = LeapEncoder(context.artifacts["checkpoint"])
 
-    def predict(self, context: Any, model_input: pd.DataFrame, params: Any = None) -> np.ndarray:
-        """Vectors [n, width] float32 of the column `sentence`; with strategy="full" none exits."""
-        strategy = (params or {}).get("strategy", "converged")
-        vectors = self.encoder.encode(model_input["sentence"].tolist(), strategy=strategy)
-        return np.asarray(vectors, dtype=np.float32)
+    def predict(self, context: Any, model_input: pd.DataFrame, params: Any = None) -> Any:
+        """Vectors of the column `sentence`, with the exit layers if `return_exit_layers` is set.
+
+        Args:
+            context: not used.
+            model_input: a column `sentence`.
+            params: `strategy` ("full": none exits), `threshold`, `min_layer`, `layer`, `return_exit_layers`.
+
+        Returns:
+            [n, width] float32; with exit layers a table with the columns `vector` and `exit_layer`.
+
+        Raises:
+            MlflowException: INVALID_PARAMETER_VALUE, status 400, for whatever the caller can mend.
+        """
+        from leap.errors import UserError
+        from leap.exits.encoder import Strategy
+
+        sentences = checked(model_input["sentence"].tolist())
+        options = {name: value for name, value in (params or {}).items() if value is not None}
+        strategy = options.get("strategy", "converged")
+        if strategy not in get_args(Strategy):
+            raise _refused(f"strategy {strategy!r} is none of {', '.join(get_args(Strategy))}")
+        try:
+            encoded = self.encoder.encode(sentences, **options)
+        except (ValueError, UserError) as error:
+            raise _refused(str(error)) from None
+        if not options.get("return_exit_layers"):
+            return np.asarray(encoded, dtype=np.float32)
+        vectors, layers = encoded
+        return pd.DataFrame({"vector": list(map(np.ndarray.tolist, vectors)), "exit_layer": layers})
+
+
+def checked(sentences: list[Any]) -> list[str]:
+    """The sentences, if they are text and within the limits.
+
+    Raises:
+        MlflowException: they are not.
+    """
+    most, longest = (int(os.environ.get(name, default)) for name, default in (MAX_SENTENCES, MAX_CHARACTERS))
+    if len(sentences) > most:
+        raise _refused(f"{len(sentences)} sentences in one request: at most {most} are taken")
+    for number, sentence in enumerate(sentences, 1):
+        if not isinstance(sentence, str):
+            raise _refused(f"sentence {number} is no text")
+        if len(sentence) > longest:
+            raise _refused(f"sentence {number} has {len(sentence)} characters: at most {longest} are taken")
+    return sentences
+
+
+def _refused(message: str) -> MlflowException:
+    return MlflowException(message, INVALID_PARAMETER_VALUE)
 
 
 mlflow.models.set_model(ServedLeap())

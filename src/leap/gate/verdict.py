@@ -2,7 +2,9 @@
 
 from typing import Any
 
+from leap.environment import hardware, this_hardware
 from leap.evaluation.evidence import Evidence
+from leap.gate.binding import bound_to
 from leap.gate.checks import passes, run_checks
 from leap.gate.metrics import Rivals, measure
 from leap.settings import Settings
@@ -11,23 +13,65 @@ from leap.settings import Settings
 def verdict_of(settings: Settings, evidence: Evidence, rivals: Rivals) -> dict[str, Any]:
     """The verdict on one checkpoint, in the form of docs/architecture.md; `registry` is null as yet.
 
-    Nothing in it differs between two runs on the same evidence and settings.
+    Nothing in it differs between two runs on the same evidence, settings and hardware.
     """
+    targets = target_hardware(settings, evidence)
     primary_set = settings.evaluation.primary_set
-    results = run_checks(settings.gate, evidence, primary_set, rivals)
+    results = run_checks(settings.gate, evidence, primary_set, rivals, targets)
     metric = settings.gate.primary_metric
     return {
         "variant": evidence.variant,
         "seed": evidence.seed,
         "checkpoint": evidence.checkpoint,
+        "role": role(settings, evidence.variant),
         "passed": passes(results),
         "primary_metric": {
             "metric": metric,
             "value": measure(metric, evidence, primary_set, rivals).value,
         },
         "checks": [result.as_json() for result in results],
+        "hardware": {
+            "measured_on": hardware((evidence.latency or {}).get("environment", {})),
+            "target": targets,
+        },
+        "bound_to": bound_to(evidence),
         "registry": None,
     }
+
+
+def target_hardware(settings: Settings, evidence: Evidence) -> list[str]:
+    """The hardware on which latency counts: the one of the settings, else this machine."""
+    if settings.gate.target_hardware is not None:
+        return [settings.gate.target_hardware]
+    return this_hardware("card" in (evidence.latency or {}).get("environment", {}))
+
+
+def role(settings: Settings, variant: str) -> str | None:
+    """`baseline` or `fixed_depth` for the variants to compare with, which are never promoted; else null."""
+    roles = [name for name in ("baseline", "fixed_depth") if getattr(settings.gate, name) == variant]
+    return roles[0] if roles else None
+
+
+def table(verdict: dict[str, Any]) -> str:
+    """Every check in columns, for a terminal."""
+    rows = [("", "check", "scope", "value", "interval", "n", "bound", "severity")]
+    rows += [
+        (
+            mark(check),
+            check["name"],
+            check["scope"],
+            _short(check["value"]),
+            "-" if check["interval"] is None else " to ".join(map(_short, check["interval"])),
+            _short(check["n"]),
+            check["bound"],
+            check["severity"],
+        )
+        for check in verdict["checks"]
+    ]
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
+    )
 
 
 def lines(verdict: dict[str, Any]) -> list[str]:
@@ -40,6 +84,8 @@ def lines(verdict: dict[str, Any]) -> list[str]:
     outcome = "passes" if verdict["passed"] else f"is refused by {', '.join(refusing)}"
     if verdict["passed"] and failed:
         outcome += f", with a warning from {', '.join(failed)}"
+    if verdict["passed"] and verdict["role"]:
+        outcome += f"; as gate.{verdict['role']} it is never promoted"
     return [*shown, f"{name} {outcome}"]
 
 
@@ -53,3 +99,7 @@ def mark(check: dict[str, Any]) -> str:
 def refuses(check: dict[str, Any]) -> bool:
     """Whether this check alone keeps the model out."""
     return not check["passed"] and check["severity"] == "refuse"
+
+
+def _short(value: float | None) -> str:
+    return "-" if value is None else f"{value:.4g}" if isinstance(value, float) else str(value)

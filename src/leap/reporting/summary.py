@@ -3,12 +3,11 @@
 from collections.abc import Mapping
 from typing import Any
 
-from leap.evaluation.evidence import Evidence
+from leap.evaluation.evidence import HEAD, Evidence
 from leap.reporting.average import average
 from leap.settings import Settings
 
 Checkpoint = tuple[str, int]
-HEAD = ("kind", "variant", "seed", "checkpoint", "exit_rule", "data", "environment")
 MISSING = "missing"
 
 

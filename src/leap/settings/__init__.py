@@ -118,6 +118,13 @@ class Settings(Block):
             name = getattr(self.gate, key)
             if name not in self.variants:
                 found.append(f"gate.{key}: {name!r} is not a block of variants ({', '.join(self.variants)})")
+        for key, check in self.gate.checks.items():
+            block, name = check.data_set() or ("", "")
+            if block and name not in getattr(self, block):
+                found.append(
+                    f"gate.checks.{key}.metric: {name!r} of {check.metric} is not a block of {block} "
+                    f"({', '.join(getattr(self, block))})"
+                )
         if len(set(self.seeds)) < len(self.seeds):
             found.append(f"seeds: {self.seeds} names a seed twice")
         return found + self._resolved("", Variant(description="")).contradictions()

@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from leap.evaluation.evidence import HEAD
+
 if TYPE_CHECKING:
     from mlflow.entities import Metric
 
@@ -16,7 +18,6 @@ METRICS_A_CALL = 1000
 PARAM_LENGTH = 6000
 
 Number = tuple[str, float, int]
-HEAD = ("kind", "variant", "seed", "checkpoint", "exit_rule", "data", "environment")
 
 
 def evidence_numbers(name: str, content: dict[str, Any]) -> list[Number]:

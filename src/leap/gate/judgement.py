@@ -1,0 +1,72 @@
+"""From the files of evidence to the verdict: what the gate stage, `leap gate` and `leap promote` share."""
+
+from pathlib import Path
+from typing import Any
+
+from leap.errors import UserError
+from leap.evaluation.evidence import Evidence, read_evidence
+from leap.files import read_json
+from leap.gate.binding import refuse_unbound
+from leap.gate.verdict import verdict_of
+from leap.settings import Settings
+
+EVALUATIONS, MODELS = Path("evaluations"), Path("models")
+
+
+def judge_checkpoint(
+    settings: Settings,
+    variant: str,
+    seed: int,
+    root: Path = EVALUATIONS,
+    models: Path | None = MODELS,
+) -> tuple[Evidence, dict[str, Any]]:
+    """Reads the evidence of a checkpoint and its rivals, refuses what is not of it, and judges.
+
+    Args:
+        settings: the checks, and what the evidence must have been measured with.
+        variant: the variant's name.
+        seed: the seed of its training.
+        root: the folder of all evidence.
+        models: the folder of all checkpoints, whose weights must be the evidence's; null compares none.
+
+    Raises:
+        UserError: evidence is missing, of another model, or stale.
+    """
+    evidence = _bound(settings, variant, seed, root, models)
+    rivals = {}
+    for role in ("baseline", "fixed_depth"):
+        name = getattr(settings.gate, role)
+        if name == variant:
+            rivals[role] = evidence
+        elif (root / f"{name}-{seed}").is_dir():
+            rivals[role] = _bound(settings, name, seed, root, models)
+    return evidence, verdict_of(settings, evidence, rivals)
+
+
+def judge_folder(settings: Settings, folder: Path, models: Path | None = None) -> list[dict[str, Any]]:
+    """The verdicts on a folder of evidence: of one checkpoint (evaluations/leap-1) or of all (evaluations).
+
+    Raises:
+        UserError: there is no evidence, or it is refused; see `judge_checkpoint`.
+    """
+    one = (folder / "diagnose.json").is_file()
+    folders = [folder.absolute()] if one else sorted(path.parent for path in folder.glob("*/diagnose.json"))
+    if not folders:
+        raise UserError(
+            f"{folder} holds no evidence: name a folder such as evaluations/leap-1, which has diagnose.json"
+        )
+    verdicts = []
+    for found in folders:
+        head = read_json(found / "diagnose.json", "dvc repro")
+        variant, seed = str(head.get("variant")), head.get("seed")
+        if found.name != f"{variant}-{seed}" or not isinstance(seed, int):
+            raise UserError(f"{found} holds the evidence of {variant}-{seed}: its name must be that")
+        root = found.parent.relative_to(Path.cwd()) if found.is_relative_to(Path.cwd()) else found.parent
+        verdicts.append(judge_checkpoint(settings, variant, seed, root, models)[1])
+    return verdicts
+
+
+def _bound(settings: Settings, variant: str, seed: int, root: Path, models: Path | None) -> Evidence:
+    evidence = read_evidence(variant, seed, settings, root, models)
+    refuse_unbound(evidence, settings, root)
+    return evidence

@@ -1,0 +1,181 @@
+"""The champion behind `mlflow models serve`, called over HTTP.
+
+Once in the environment of the tests. With LEAP_SLOW=1 also in a fresh one that has only what the registered
+model asks for: minutes of pip.
+"""
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from made_evidence import made_settings
+from made_store import fresh_store
+from tiny_models import write_folder
+
+from leap.evaluation.evidence import checkpoint_hash
+from leap.exits import LeapEncoder
+from leap.gate.registry import promote
+from leap.tracking import Tracking
+
+pytestmark = [pytest.mark.server, pytest.mark.enable_socket]
+
+TEXTS = ["be do", "do bo di", "fa"]
+
+
+class Service:
+    """A running `mlflow models serve` and the model behind it."""
+
+    def __init__(self, port: int, encoder: LeapEncoder) -> None:
+        self.url = f"http://127.0.0.1:{port}"
+        self.encoder = encoder
+
+    def post(self, body: Any, expect: int = 200, kind: str = "application/json") -> Any:
+        data = body if isinstance(body, bytes) else json.dumps(body).encode()
+        request = urllib.request.Request(f"{self.url}/invocations", data, {"Content-Type": kind})
+        try:
+            with urllib.request.urlopen(request, timeout=60) as answer:
+                status, text = answer.status, answer.read()
+        except urllib.error.HTTPError as error:
+            status, text = error.code, error.read()
+        assert status == expect, text
+        return json.loads(text) if status == 200 else text.decode()
+
+    def vectors(self, **params: Any) -> np.ndarray[Any, Any]:
+        answer = self.post({"inputs": {"sentence": TEXTS}, "params": params})
+        return np.asarray(answer["predictions"], dtype=np.float32)
+
+
+@pytest.fixture(scope="module", params=["here", "fresh"])
+def service(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    if request.param == "fresh" and os.environ.get("LEAP_SLOW") != "1":
+        pytest.skip("LEAP_SLOW=1 makes a fresh environment: minutes of pip")
+    project = tmp_path_factory.mktemp("served") / "project"
+    shutil.copytree(fresh_store().name, project)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(project)
+        register(project)
+        (model,) = Path("mlruns/artifacts/models").glob("*/artifacts")
+        python = sys.executable if request.param == "here" else fresh_python(project / "venv", model)
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        command = [python, "-m", "mlflow", "models", "serve", "-m", "models:/leap@champion"]
+        command += ["--port", str(port), "--env-manager", "local", "--workers", "1"]
+        environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+        environment |= {"MLFLOW_TRACKING_URI": f"sqlite:///{project}/mlruns/mlflow.db"}
+        environment |= {"LEAP_MAX_SENTENCES": "8", "LEAP_MAX_CHARACTERS": "100"}
+        environment |= {"PATH": f"{Path(python).parent}{os.pathsep}{os.environ['PATH']}"}
+        with (project / "serve.log").open("wb") as log:
+            process = subprocess.Popen(
+                command, stdout=log, stderr=log, env=environment, start_new_session=True
+            )
+        try:
+            wait_for(port, process, project / "serve.log")
+            yield Service(port, LeapEncoder(project / "models" / "leap-1", "cpu"))
+        finally:
+            os.killpg(process.pid, 15)
+            process.wait(timeout=20)
+
+
+def register(project: Path) -> None:
+    folder = write_folder(project / "models" / "leap-1", layers=5, normalize=True)
+    verdict = {
+        "variant": "leap",
+        "seed": 1,
+        "checkpoint": checkpoint_hash(folder),
+        "role": None,
+        "passed": True,
+        "primary_metric": {"metric": "sts.spearman_exit", "value": 0.8},
+        "checks": [{"name": "rate", "passed": True, "severity": "refuse", "reason": "fine"}],
+    }
+    promote(Tracking.open(made_settings(), required=True), verdict, {"pairs": "hash"}, card="# card\n")
+
+
+def fresh_python(folder: Path, model: Path) -> str:
+    """The interpreter of a new environment with the model's own requirements and nothing else."""
+    subprocess.run([sys.executable, "-m", "venv", folder], check=True)
+    pip = [folder / "bin" / "python", "-m", "pip", "install", "--quiet", "-r", model / "requirements.txt"]
+    subprocess.run(pip, check=True)
+    return str(folder / "bin" / "python")
+
+
+def wait_for(port: int, process: "subprocess.Popen[bytes]", log: Path) -> None:
+    for _ in range(600):
+        try:
+            urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=1)
+            return
+        except (urllib.error.URLError, TimeoutError, ConnectionError):
+            assert process.poll() is None, log.read_text()
+            time.sleep(0.2)
+    raise AssertionError(log.read_text())
+
+
+def test_vectors(service: Service) -> None:
+    np.testing.assert_allclose(service.vectors(), service.encoder.encode(TEXTS), atol=1e-6)
+    rows = service.post({"dataframe_split": {"columns": ["sentence"], "data": [[text] for text in TEXTS]}})
+    np.testing.assert_allclose(rows["predictions"], service.encoder.encode(TEXTS), atol=1e-6)
+
+
+def test_exit_layers_on_request(service: Service) -> None:
+    for threshold in (-1.0, 1.0):
+        params = {"return_exit_layers": True, "threshold": threshold, "min_layer": 2}
+        answer = service.post({"inputs": {"sentence": TEXTS}, "params": params})["predictions"]
+        vectors, layers = service.encoder.encode(
+            TEXTS, threshold=threshold, min_layer=2, return_exit_layers=True
+        )
+        assert [row["exit_layer"] for row in answer] == layers.tolist()
+        assert set(layers) == ({2} if threshold < 0 else {5})
+        np.testing.assert_allclose([row["vector"] for row in answer], vectors, atol=1e-6)
+
+
+def test_strategy_of_a_request(service: Service) -> None:
+    full = service.encoder.encode(TEXTS, strategy="full")
+    np.testing.assert_allclose(service.vectors(strategy="full"), full, atol=1e-6)
+    third = service.encoder.encode(TEXTS, strategy="fixed", layer=3)
+    np.testing.assert_allclose(service.vectors(strategy="fixed", layer=3), third, atol=1e-6)
+    assert np.abs(full - third).max() > 1e-3
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        (b"{", "JSON"),
+        (b"[]", ""),
+        ({"inputs": {"text": ["a"]}}, "sentence"),
+        ({"inputs": {"sentence": [["a"]]}}, "sentence"),
+        ({"dataframe_split": {"columns": ["sentence"], "data": [["a"], [None]]}}, "sentence 2 is no text"),
+        ({"inputs": {"sentence": ["\ud800"]}}, "surrogates not allowed"),
+        ({"inputs": {"sentence": ["a"] * 9}}, "9 sentences in one request: at most 8 are taken"),
+        ({"inputs": {"sentence": ["a" * 101]}}, "sentence 1 has 101 characters: at most 100 are taken"),
+        (
+            {"inputs": {"sentence": ["a"]}, "params": {"strategy": "guess"}},
+            "strategy 'guess' is none of converged",
+        ),
+        ({"inputs": {"sentence": ["a"]}, "params": {"strategy": "fixed"}}, "layer goes with"),
+        ({"inputs": {"sentence": ["a"]}, "params": {"strategy": "fixed", "layer": 9}}, "1 to 5"),
+        ({"inputs": {"sentence": ["a"]}, "params": {"threshold": 2.0}}, "not a cosine"),
+        ({"inputs": {"sentence": ["a"]}, "params": {"threshold": "high"}}, "threshold"),
+        ({"inputs": {"sentence": ["a"]}, "params": {"min_layer": 0}}, "min_layer 0"),
+    ],
+)
+def test_malformed_requests_are_the_callers_fault(service: Service, body: Any, message: str) -> None:
+    assert message in service.post(body, expect=400)
+
+
+def test_an_unknown_content_type(service: Service) -> None:
+    service.post(b"sentence", expect=415, kind="text/plain")
+
+
+def test_it_still_answers_after_all_that(service: Service) -> None:
+    assert service.vectors().shape == (3, 16)

@@ -1,0 +1,222 @@
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from huggingface_hub import ModelCard
+from made_evidence import made_settings, write_evidence
+from tiny_models import WORDS, tiny_tokenizer
+from typer.testing import CliRunner
+
+from leap.cli import app
+from leap.errors import UserError
+from leap.exits import ExitRule, LeapEncoder
+from leap.exports.card import front_matter, model_card, package_licence
+from leap.exports.folders import export_truncated, export_whole
+from leap.exports.source import card_of, model_folder
+from leap.gate.judgement import judge_checkpoint
+from leap.model.encoder import Encoder, EncoderConfig
+from leap.model.student import save_student
+from leap.settings import parse_settings
+
+SETTINGS = made_settings()
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A student as training saves it, whose layers differ visibly."""
+    import torch
+
+    torch.manual_seed(3)
+    tokenizer = tmp_path_factory.mktemp("tokenizer")
+    tiny_tokenizer().save(str(tokenizer / "tokenizer.json"))
+    special = {f"{name}_token": f"[{name.upper()}]" for name in ("pad", "unk", "cls", "sep", "mask")}
+    content = {"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": 32, **special}
+    (tokenizer / "tokenizer_config.json").write_text(json.dumps(content))
+    config = EncoderConfig(5, 16, 2, 32, len(WORDS) + 5, 32)
+    encoder = Encoder(config)
+    for parameter in encoder.parameters():
+        if parameter.dim() > 1:
+            torch.nn.init.normal_(parameter, std=0.3)
+    folder = tmp_path_factory.mktemp("models") / "leap-1"
+    folder.mkdir()
+    save_student(encoder, folder, tokenizer, 32, ExitRule(0.95, 2))
+    return folder
+
+
+def test_the_whole_folder_loads_in_sentence_transformers(
+    checkpoint: Path, project: Path, sentences: list[str]
+) -> None:
+    from sentence_transformers import SentenceTransformer
+
+    export_whole(checkpoint, Path("out"), "# card\n")
+    assert Path("out/README.md").read_text() == "# card\n"
+    found = SentenceTransformer("out", device="cpu", local_files_only=True).encode(sentences)
+    assert cosines(found, LeapEncoder(checkpoint).encode(sentences, strategy="full")) == pytest.approx(
+        1, abs=1e-5
+    )
+    assert LeapEncoder("out").rule == ExitRule(0.95, 2)
+
+
+@pytest.mark.parametrize("layers", [1, 3, 5])
+def test_a_cut_folder_gives_the_layers_vectors(
+    checkpoint: Path, project: Path, sentences: list[str], layers: int
+) -> None:
+    from sentence_transformers import SentenceTransformer
+
+    export_truncated(checkpoint, layers, Path("out"), None)
+    assert json.loads(Path("out/config.json").read_text())["num_hidden_layers"] == layers
+    assert not Path("out/leap.json").exists()
+    found = SentenceTransformer("out", device="cpu", local_files_only=True).encode(sentences)
+    expected = fixed(checkpoint, sentences, layers)
+    assert cosines(found, expected) == pytest.approx(1, abs=1e-5)
+    assert cosines(fixed(checkpoint, sentences, 1), fixed(checkpoint, sentences, 5)) < 0.99
+
+
+def test_a_cut_folder_loads_in_transformers(checkpoint: Path, project: Path, sentences: list[str]) -> None:
+    import torch
+    from transformers import AutoModel, AutoTokenizer
+
+    export_truncated(checkpoint, 3, Path("out"), None)
+    model = AutoModel.from_pretrained("out", dtype=torch.float32).eval()
+    inputs = AutoTokenizer.from_pretrained("out")(sentences, padding=True, return_tensors="pt")
+    inputs.pop("token_type_ids", None)
+    with torch.no_grad():
+        states = model(**inputs).last_hidden_state
+    mask = inputs["attention_mask"].unsqueeze(-1)
+    pooled = (states * mask).sum(1) / mask.sum(1)
+    assert cosines(pooled.numpy(), fixed(checkpoint, sentences, 3)) == pytest.approx(1, abs=1e-5)
+
+
+def test_onnx_gives_the_layers_vectors_at_any_batch_and_length(
+    checkpoint: Path, project: Path, sentences: list[str]
+) -> None:
+    pytest.importorskip("onnxscript", reason="pip install 'leap-pipeline[export]'")
+    import onnxruntime
+    from tokenizers import Tokenizer
+
+    from leap.exports.onnx_model import export_onnx
+
+    export_onnx(checkpoint, 3, Path("out"), None)
+    session = onnxruntime.InferenceSession("out/model.onnx")
+    assert [item.name for item in session.get_outputs()] == ["sentence_embedding"]
+    tokenizer = Tokenizer.from_file("out/tokenizer.json")
+    expected = fixed(checkpoint, sentences, 3)
+    for rows in (range(1), range(7), range(len(sentences))):
+        encoded = [tokenizer.encode(sentences[row]).ids for row in rows]
+        ids = np.zeros((len(encoded), max(map(len, encoded))), dtype=np.int64)
+        mask = np.zeros_like(ids)
+        for row, tokens in enumerate(encoded):
+            ids[row, : len(tokens)], mask[row, : len(tokens)] = tokens, 1
+        (found,) = session.run(None, {"input_ids": ids, "attention_mask": mask})
+        assert cosines(found, expected[: len(encoded)]) == pytest.approx(1, abs=1e-5)
+
+
+def test_nothing_is_overwritten_and_nothing_half_written(checkpoint: Path, project: Path) -> None:
+    with pytest.raises(UserError, match="has 5 layers, 6 were asked for"):
+        export_truncated(checkpoint, 6, Path("out"), None)
+    assert list(project.iterdir()) == []
+    Path("out").mkdir()
+    with pytest.raises(UserError, match="out exists"):
+        export_whole(checkpoint, Path("out"), None)
+
+
+def test_the_command(checkpoint: Path, project: Path) -> None:
+    run = CliRunner().invoke(app, ["export", str(checkpoint), "cut", "--to", "truncated", "--layers", "2"])
+    assert run.exit_code == 0, run.output
+    assert LeapEncoder("cut").depth == 2
+    whole = ["export", str(checkpoint), "x", "--to", "sentence-transformers"]
+    assert isinstance(CliRunner().invoke(app, [*whole, "--layers", "2"]).exception, UserError)
+
+
+@pytest.fixture
+def card(project: Path) -> str:
+    for variant in ("baseline", "leap", "fixed_depth"):
+        write_evidence(project, SETTINGS, variant)
+    return model_card(SETTINGS, *judge_checkpoint(SETTINGS, "leap", 1))
+
+
+def test_the_card_is_what_the_hub_reads(card: str) -> None:
+    read = ModelCard(card, ignore_metadata_errors=False)
+    data = read.data.to_dict()
+    assert data["license"] == "apache-2.0"
+    assert data["language"] == ["en"]
+    assert data["library_name"] == "sentence-transformers"
+    assert data["pipeline_tag"] == "sentence-similarity"
+    assert data["base_model"] == "sentence-transformers/all-MiniLM-L6-v2"
+    scores = {(r.dataset_name, r.metric_name): r.metric_value for r in read.data.eval_results or []}
+    assert scores["software", "spearman_cosine (with exits)"] == 0.79
+    assert scores["second", "cosine_ndcg@10 (full depth)"] == 0.5
+
+
+def test_the_card_says_where_sentences_leave_and_what_was_found(card: str) -> None:
+    assert "| 3 | 90.0 % | 0.960 | 0.850 | 0.785 |" in card
+    assert "cos(p_l, p_(l-1)) >= 0.95, from layer 6 on" in card
+    assert "| speed_up | target hardware | latency.speed_up 1.25 > 1 | yes |" in card
+    assert "docstrings of the package numpy | BSD" in card
+    assert "- `data/pairs.csv`: sha256 `" in card
+
+
+def test_a_hub_teacher_and_hub_data_are_named(card: str) -> None:
+    hub = {"kind": "hub", "revision": "0" * 40}
+    content = SETTINGS.model_dump(mode="json")
+    content["teacher"] = {**hub, "repo": "org/teacher"}
+    content["data"]["sources"] = {
+        "snli": {**hub, "repo": "stanfordnlp/snli", "files": ["a"], "columns": ["x"]}
+    }
+    content["gate"]["card"] |= {"base_model": None, "data_licenses": {"snli": "cc-by-sa-4.0"}}
+    settings = parse_settings(content, "test")
+    text = model_card(settings, *judge_checkpoint(settings, "leap", 1))
+    assert front_matter(text)["base_model"] == "org/teacher"
+    assert front_matter(text)["datasets"] == ["stanfordnlp/snli"]
+    assert "| snli | [stanfordnlp/snli](https://huggingface.co/datasets/stanfordnlp/snli)" in text
+    assert "cc-by-sa-4.0" in text
+
+
+def test_a_cut_models_card_keeps_the_licence_and_drops_the_scores(
+    checkpoint: Path, project: Path, card: str
+) -> None:
+    export_truncated(checkpoint, 3, Path("out"), card)
+    front = front_matter(Path("out/README.md").read_text())
+    assert front["license"] == "apache-2.0"
+    assert "model-index" not in front
+
+
+def test_the_card_of_a_folder_is_its_own_or_made_from_its_verdict(card: str) -> None:
+    folder = Path("models/leap-1")
+    assert card_of(folder, SETTINGS) is None
+    verdict = judge_checkpoint(SETTINGS, "leap", 1)[1]
+    Path("verdicts").mkdir()
+    Path("verdicts/leap-1.json").write_text(json.dumps(verdict))
+    assert card_of(folder, SETTINGS) == card
+    (folder / "README.md").write_text("mine")
+    assert card_of(folder, SETTINGS) == "mine"
+
+
+def test_what_is_no_model_is_named(project: Path) -> None:
+    with pytest.raises(UserError, match=r"nowhere has no model.safetensors"):
+        model_folder("nowhere", None, project)
+    with pytest.raises(UserError, match=r"params\.yaml names"):
+        model_folder("models:/leap@champion", None, project)
+
+
+def test_licences_of_packages() -> None:
+    assert package_licence("no-such-package") == "not stated: the package is not installed here"
+    assert "BSD" in package_licence("numpy")
+
+
+def fixed(folder: Path, sentences: list[str], layer: int) -> Any:
+    return LeapEncoder(folder).encode(sentences, strategy="fixed", layer=layer)
+
+
+def cosines(one: Any, two: Any) -> float:
+    """The smallest cosine of corresponding rows."""
+    one, two = (np.asarray(x, dtype=np.float64) for x in (one, two))
+    return float(((one * two).sum(1) / np.linalg.norm(one, axis=1) / np.linalg.norm(two, axis=1)).min())
