@@ -8,6 +8,7 @@ the files together exceed the bound. Files appear whole; one whose content is no
 import hashlib
 import logging
 import os
+import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -68,6 +69,7 @@ class VectorCache:
         try:
             with whole_file(path) as beside:
                 save_file(vectors, beside, metadata={"content": _digest(vectors)})
+                _used_now(beside)
             self._make_room(path)
         except (OSError, SafetensorError) as error:
             # The vectors are there, only not for the next one who asks.
@@ -147,9 +149,15 @@ def _read(path: Path) -> Vectors | None:
         logger.warning("%s is damaged: it is deleted and encoded anew", path)
         path.unlink(missing_ok=True)
         return None
-    with suppress(FileNotFoundError):
-        os.utime(path)  # used now: the last one to go when room is needed
+    _used_now(path)
     return found
+
+
+def _used_now(path: Path) -> None:
+    """Makes a file the last one to go when room is needed; the kernel's own times are coarser."""
+    now = time.time_ns()
+    with suppress(FileNotFoundError):
+        os.utime(path, ns=(now, now))
 
 
 def _digest(vectors: Vectors) -> str:
