@@ -79,6 +79,50 @@ def summary(path: Annotated[Path, typer.Argument()] = Path("reports/summary.json
     typer.echo(table(read_json(path, "dvc repro")))
 
 
+@app.command()
+def doctor(
+    model: Annotated[str, typer.Argument(help="A folder, an installed package or a hub id (owner/name).")],
+    sentences: Annotated[
+        Path | None,
+        typer.Option(help="Your sentences: txt (one a line), parquet, csv, tsv or jsonl; else bundled ones."),
+    ] = None,
+    column: Annotated[str | None, typer.Option(help="The column of a table; `sentence` if left out.")] = None,
+    threshold: Annotated[float | None, typer.Option(help="theta; the model's own or 0.95.")] = None,
+    min_layer: Annotated[int | None, typer.Option(help="l_min; the model's own or half its depth.")] = None,
+    patience: Annotated[int | None, typer.Option(help="k; the model's own or 1.")] = None,
+    page: Annotated[Path, typer.Option(help="Where the page with the pictures goes.")] = Path("doctor.html"),
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of words.")] = False,
+    device: Annotated[str, typer.Option(help="cpu, cuda, cuda:N, or auto.")] = "auto",
+) -> None:
+    """Say whether a model can exit early: the paper's diagnostics, false convergence, a verdict in words."""
+    import json
+
+    from leap.doctor.examination import default_rule, examined
+    from leap.doctor.page import render
+    from leap.doctor.sentences import sample
+    from leap.doctor.text import lines
+    from leap.exits import ExitRule, LeapEncoder
+    from leap.files import whole_file
+    from leap.model.find import find_model
+
+    chosen = sample(sentences, column)
+    encoder = LeapEncoder(find_model(model), device)
+    own = default_rule(encoder)
+    rule = ExitRule(
+        own.threshold if threshold is None else threshold,
+        own.min_layer if min_layer is None else min_layer,
+        own.patience if patience is None else patience,
+    )
+    found = examined(model, encoder, chosen, rule)
+    with whole_file(page) as beside:
+        beside.write_text(render(found), encoding="utf-8")
+    if as_json:
+        typer.echo(json.dumps({**found, "page": str(page)}, indent=2, allow_nan=False))
+        return
+    typer.echo("\n".join(lines(found)))
+    typer.echo(f"\npictures: {page}")
+
+
 def run() -> None:
     """The entry point: a user's mistake is one message and exit code 1."""
     try:
