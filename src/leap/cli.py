@@ -123,6 +123,40 @@ def doctor(
     typer.echo(f"\npictures: {page}")
 
 
+@app.command()
+def cost(
+    latency: Annotated[Path, typer.Argument(help="A measured latency.json.")] = Path(
+        "evaluations/leap-1/latency.json"
+    ),
+    daily: Annotated[int, typer.Option(min=1, help="Texts embedded a day.")] = 1_000_000,
+    batch: Annotated[int, typer.Option(min=1, help="At which batch size they are served.")] = 1,
+    training_hours: Annotated[
+        float | None, typer.Option(min=0, help="Machine hours of the training; else the measured ones.")
+    ] = None,
+    training_price: Annotated[float, typer.Option(min=0, help="Of an hour of the training machine.")] = 1.0,
+    serving_price: Annotated[float, typer.Option(min=0, help="Of an hour of the serving machine.")] = 1.0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of words.")] = False,
+) -> None:
+    """Estimate when the training for early exit is paid back: latency, volume, training cost."""
+    import json
+
+    from leap.cost import Spending, amortisation, lines
+    from leap.files import read_json
+
+    measured = read_json(latency, "dvc repro")
+    if training_hours is None:
+        training = read_json(latency.parent / "training" / "training.json", "dvc repro")
+        training_hours = training["seconds"] / 3600
+    spending = Spending(daily, training_hours, training_price, serving_price)
+    found = amortisation(measured, batch, spending)
+    if as_json:
+        typer.echo(json.dumps(found, indent=2, allow_nan=False))
+        return
+    environment = measured["environment"]
+    machine = f"{environment.get('card') or environment['cpu']} ({environment['cores']} cores)"
+    typer.echo("\n".join(lines(found, spending, batch, machine)))
+
+
 def run() -> None:
     """The entry point: a user's mistake is one message and exit code 1."""
     try:

@@ -78,6 +78,9 @@ def diagnose() -> dict[str, Any]:
             "stability": None if layer == 1 else 0.5 + 0.12 * layer,
             "exit_rate_converged": [0.0, 0.0, 0.9, 1.0][layer - 1],
             "exit_rate_near_final": [0.0, 0.1, 0.8, 1.0][layer - 1],
+            "exit_share_converged": [0.0, 0.0, 0.9, 0.1][layer - 1],
+            "exit_share_near_final": [0.0, 0.1, 0.7, 0.2][layer - 1],
+            "gradient": None if layer == 1 else similarity[layer - 1] - similarity[layer - 2],
             "nn_at_10": [0.3, 0.6, 0.85, 1.0][layer - 1],
             "nn_fail_50": [0.8, 0.3, 0.02, 0.0][layer - 1],
             "nn_fail_30": [0.6, 0.1, 0.0, 0.0][layer - 1],
@@ -103,11 +106,81 @@ def diagnose() -> dict[str, Any]:
             "nn_at_10": 0.86,
             "nn_at_10_ci95": [0.84, 0.88],
             "nn_fail_50": 0.02,
+            "nn_fail_30": 0.0,
         },
         "oracle": {"rate": 0.8, "expected_layers": 3.2},
         "truncation": {"similarity": 0.964, "nn_at_10": 0.865},
+        "adaptive": {
+            **gains("similarity", 0.001, 0.004),
+            **gains("nn_at_10", -0.005, 0.01),
+            "ceiling_expected_layers": 3.09,
+            "ceiling_threshold": 0.955,
+        },
+        "by_length": [
+            {
+                "tokens": tokens,
+                "n": 250,
+                "rate": 0.9,
+                "expected_layers": 3.1,
+                "similarity": 0.965,
+                "nn_at_10": 0.86,
+                **gains("similarity", 0.001, 0.004),
+                **gains("nn_at_10", -0.005, 0.01),
+            }
+            for tokens in ([1, 8], [9, 16])
+        ],
+        "strategies": [
+            {"strategy": name, "deployable": name != "near_final", **point(layers)}
+            for name, layers in (
+                ("converged", 3.1),
+                ("patience_2", 3.4),
+                ("near_final", 3.2),
+                ("by_tokens", 3.0),
+            )
+        ],
+        "token_thresholds": [{"tokens": [1, 8], "threshold": 0.92, "n": 250}],
+        "sweep": [SWEPT],
+        "recommended": SWEPT,
+        "teacher": {
+            "nn_at_10_full": 0.55,
+            "similarity_full": 0.7,
+            "nn_at_10_exit": 0.5,
+            "similarity_exit": 0.66,
+        },
+        "contraction_median": 0.7,
         "monotonic": True,
         "verdict": "exits and is near",
+    }
+
+
+def point(layers: float) -> dict[str, Any]:
+    return {
+        "rate": 0.9,
+        "expected_layers": layers,
+        "layer_reduction": 4 / layers,
+        "similarity": 0.965,
+        "nn_at_10": 0.86,
+        "spearman": 0.79,
+        "quality": 0.79 / 0.80,
+    }
+
+
+SWEPT = {
+    "threshold": 0.95,
+    "min_layer": 3,
+    "patience": 1,
+    **point(3.1),
+    "passes": True,
+    "efficient": True,
+}
+
+
+def gains(figure: str, gain: float, ceiling: float) -> dict[str, Any]:
+    return {
+        f"{figure}_gain": gain,
+        f"{figure}_gain_ci95": [gain - 0.002, gain + 0.002],
+        f"{figure}_ceiling": ceiling,
+        f"{figure}_ceiling_ci95": [ceiling - 0.002, ceiling + 0.002],
     }
 
 
@@ -122,6 +195,20 @@ def pairs() -> dict[str, Any]:
         "expected_layers": 3.1,
         "spearman_by_layer": [0.5, 0.7, 0.785, 0.80],
         "spearman_truncated": 0.7865,
+        **gains("spearman", 0.0035, 0.006),
+        "ceiling_expected_layers": 3.09,
+        "by_length": [
+            {
+                "tokens": [1, 8],
+                "n": 120,
+                "expected_layers": 3.1,
+                "spearman_full": 0.80,
+                "ci95_full": [0.75, 0.84],
+                "spearman_exit": 0.79,
+                "ci95": [0.74, 0.83],
+                **gains("spearman", 0.0035, 0.006),
+            }
+        ],
     }
 
 
@@ -135,6 +222,18 @@ def collection() -> dict[str, Any]:
         "n_queries": 500,
         "n_documents": 1500,
         **scores,
+        "ndcg_at_10_full_ci95": [0.47, 0.53],
+        "ndcg_at_10_exit_ci95": [0.46, 0.52],
+        "queries_by_length": [
+            {
+                "tokens": [9, 16],
+                "n": 400,
+                "expected_layers": 3.1,
+                "ndcg_at_10_full": 0.5,
+                "ndcg_at_10_exit": 0.49,
+            }
+        ],
+        "documents_by_length": [{"tokens": [17, 32], "n": 1000, "expected_layers": 3.2, "similarity": 0.96}],
         "recall_at_100_full": 0.9,
         "recall_at_100_exit": 0.89,
         "drop": 0.02,

@@ -53,7 +53,7 @@ def zero_exits(rate: float, threshold: float) -> Symptom:
         "zero exit rate",
         rate < NOBODY,
         {"rate": rate, "bound": NOBODY},
-        f"{rate:.1%} leave early at theta {threshold:g}; none is below {NOBODY:.0%}",
+        f"{rate:.1%} leave early at theta {threshold:g}; below {NOBODY:.0%} counts as none",
     )
 
 
