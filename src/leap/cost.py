@@ -82,8 +82,8 @@ def lines(found: dict[str, Any], spending: Spending, batch: int, machine: str) -
     )
     yield f"At {spending.daily:,} texts a day:"
     yield (
-        f"  {found['hours_full']:.2f} machine hours a day at full depth, {found['hours_exit']:.2f} with exits: "
-        f"{found['hours_saved_a_week']:.2f} hours saved a week"
+        f"  {found['hours_full']:.2f} machine hours a day at full depth, {found['hours_exit']:.2f} with "
+        f"exits: {found['hours_saved_a_week']:.2f} hours saved a week"
     )
     if priced:
         yield f"  {found['saved_a_week']:.2f} saved a week at {spending.serving_price:g} an hour"
