@@ -17,11 +17,12 @@ from pathlib import Path
 from leap.environment import environment
 from leap.errors import UserError
 from leap.evaluation.cache import vector_cache
-from leap.evaluation.proof import FILE, measured, row
+from leap.evaluation.proof import measured, row
 from leap.exits import LeapEncoder
 from leap.files import write_json
 from leap.model.locate import locate
 from leap.progress import log_to_stderr
+from leap.reporting.proof import FILE
 from leap.settings.sources import PackageModel
 
 MODEL = PackageModel(

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from leap.evaluation.evidence import Evidence, read_evidence
+from leap.evaluation.rivals import against_rivals
 from leap.files import write_json
 from leap.gate.metrics import data_behind
 from leap.gate.registry import promote, standing
@@ -32,6 +33,7 @@ def main(settings: Settings, arguments: argparse.Namespace) -> dict[str, Any]:
         for role, name in names.items()
     }
     verdict = verdict_of(settings, evidence, rivals)
+    verdict["rivals"] = against_rivals(settings, variant, seed)
     for line in lines(verdict):
         logger.info(line)
 

@@ -4,9 +4,11 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from ruamel.yaml import YAML
 
 from leap.evaluation.evidence import head
+from leap.evaluation.per_text import write_scores
 from leap.settings import Settings, parse_settings
 
 DEPTH = 4
@@ -51,6 +53,7 @@ def write_evidence(
         opening = head(kind, settings, variant, seed, checkpoint, [data], "cpu")
         path.write_text(json.dumps({**opening, **body, **change}))
 
+    write_tables(folder, settings, variant)
     write("diagnose", "diagnose", diagnose(), changes.get("diagnose", {}))
     for name in settings.similarity:
         write(f"sts/{name}", "sts", pairs(), changes.get("sts", {}))
@@ -58,6 +61,26 @@ def write_evidence(
         write(f"retrieval/{name}", "retrieval", collection(), changes.get("retrieval", {}))
     write("latency", "latency", latency(), changes.get("latency", {}))
     write_history(folder / "training")
+
+
+def write_tables(folder: Path, settings: Settings, variant: str, rows: int = 40) -> None:
+    """The tables beside the evidence: the same rows for every variant, other scores."""
+    scores, own = np.linspace(0, 5, rows), np.sin(np.arange(rows) + len(variant))
+    columns: dict[str, dict[str, Any]] = {
+        "sts": {"score": scores, "cosine_full": scores + own, "cosine_exit": scores + 1.1 * own},
+        "retrieval": {
+            "query": [f"q{row}" for row in range(rows)],
+            "ndcg_at_10_full": own,
+            "ndcg_at_10_exit": own,
+        },
+        "diagnose": {"sentence": [f"sentence {row}" for row in range(rows)]},
+    }
+    for figure in ("teacher_nn_at_10", "teacher_similarity"):
+        columns["diagnose"] |= {f"{figure}_full": own, f"{figure}_exit": own}
+    write_scores(folder / "diagnose.parquet", columns["diagnose"])
+    for kind, names in (("sts", settings.similarity), ("retrieval", settings.retrieval)):
+        for name in names:
+            write_scores(folder / kind / f"{name}.parquet", columns[kind])
 
 
 def write_history(folder: Path, steps: int = 3) -> None:

@@ -10,12 +10,13 @@ import torch
 from torch import Tensor
 
 from leap.data.pairs import Pairs
+from leap.evaluation.bounds import recommended
 from leap.evaluation.diagnosis import diagnose
 from leap.evaluation.judge import Judge, ScoredPairs
 from leap.evaluation.likeness import likeness
 from leap.evaluation.neighbours import KeptNeighbours
 from leap.evaluation.strategies import Strategy, strategies
-from leap.evaluation.sweep import recommended, sweep
+from leap.evaluation.sweep import sweep
 from leap.evaluation.token_thresholds import chosen_thresholds, cross_fitted
 from leap.exits.rules import ExitRule, at_layers, converged
 from leap.settings.evaluation import EvaluationSettings

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import leap
 from leap.data.beir import read_collection
 from leap.data.collections import write_collection
 from leap.data.pairs import read_pairs
@@ -20,10 +19,8 @@ from leap.evaluation.retrieval import retrieval_figures, retrieve
 from leap.evaluation.similarity import pair_cosines, similarity_figures
 from leap.exits import ExitRule, LeapEncoder
 from leap.exits.rules import converged, near_final
-from leap.files import read_json
 from leap.settings.sources import LocalCollection
 
-FILE = Path(leap.__file__).parent / "resources" / "report" / "evaluators.json"
 RULE = ExitRule(threshold=0.95, min_layer=3, patience=1)
 
 
@@ -72,9 +69,3 @@ def measured(
 def row(figure: Published, value: float) -> dict[str, Any]:
     """A line of the proof."""
     return {**vars(figure), "found": value, "holds": abs(value - figure.value) <= figure.tolerance}
-
-
-def read_proof() -> dict[str, Any]:
-    """The proof as it was measured last: `figures`, `model`, `date`, `environment`."""
-    proof: dict[str, Any] = read_json(FILE, "python scripts/prove_evaluators.py DATA")
-    return proof

@@ -14,11 +14,48 @@ from leap.errors import UserError
 from leap.evaluation.bootstrap import percentile_interval, resamples
 from leap.evaluation.per_text import Column, read_scores
 from leap.evaluation.spearman import Array, Counts, spearman_of_resamples
+from leap.settings import Settings
 
+EVALUATIONS = Path("evaluations")
 MODES = ("full", "exit")
 
 # What of a table must be equal for its rows to be the same ones, by kind.
 SAME_ROWS = {"sts": ("score",), "retrieval": ("query",), "diagnose": ("sentence",)}
+
+
+def against_rivals(
+    settings: Settings, variant: str, seed: int, root: Path = EVALUATIONS
+) -> dict[str, dict[str, Any]]:
+    """A checkpoint against the gate's rivals of the same seed: role to what `compared` says.
+
+    `fixed_depth`'s `exit` is the adaptive gain against a student that was trained for one depth.
+
+    Args:
+        settings: name the rivals, the sets and the resamples.
+        variant: the checkpoint's variant; it is not compared with itself.
+        seed: its seed, and the rivals'.
+        root: the folder of all evidence.
+
+    Raises:
+        UserError: a table is missing or damaged, or two were measured on different data.
+    """
+    names = {"baseline": settings.gate.baseline, "fixed_depth": settings.gate.fixed_depth}
+    chosen = settings.evaluation
+    return {
+        role: {
+            "variant": name,
+            **compared(
+                root / f"{variant}-{seed}",
+                root / f"{name}-{seed}",
+                list(settings.similarity),
+                list(settings.retrieval),
+                chosen.bootstrap,
+                chosen.seed,
+            ),
+        }
+        for role, name in names.items()
+        if name != variant
+    }
 
 
 def compared(

@@ -1,7 +1,6 @@
 """The trade-off between quality and depth: every combination of theta, l_min and k, after one pass.
 
-Recommended is the point of fewest expected layers among those that pass the three bounds of the paper's
-deployment checklist; of points with equal depth the one nearer to full depth.
+Which point to use: `leap.evaluation.bounds.recommended`.
 """
 
 from collections.abc import Sequence
@@ -10,7 +9,7 @@ from typing import Any
 
 from torch import Tensor
 
-from leap.evaluation.bounds import ENOUGH_EXITS, ENOUGH_NEIGHBOURS, NEAR
+from leap.evaluation.bounds import passes
 from leap.evaluation.judge import Judge
 from leap.exits.rules import ExitRule, consecutive_similarity, first_layer_at
 
@@ -24,7 +23,7 @@ def sweep(
     min_layers: Sequence[int],
     patiences: Sequence[int],
 ) -> list[Point]:
-    """A row a combination, by depth.
+    """A row a combination, in the order of patience, l_min and theta.
 
     Args:
         pooled: [L + 1, N, D] float32.
@@ -46,26 +45,10 @@ def sweep(
             rule = {"threshold": threshold, "min_layer": min_layer, "patience": patience}
             points.append({**rule, **figures, "passes": passes(figures)})
     best = -1.0
-    points.sort(key=lambda point: (point["expected_layers"], -point["similarity"]))
-    for point in points:
+    for point in sorted(points, key=lambda point: (point["expected_layers"], -point["similarity"])):
         point["efficient"] = point["similarity"] > best
         best = max(best, point["similarity"])
     return points
-
-
-def passes(figures: Point) -> bool:
-    """Whether a choice of layers keeps the paper's three bounds (Deployment Checklist)."""
-    return bool(
-        figures["rate"] > ENOUGH_EXITS
-        and figures["similarity"] >= NEAR
-        and figures["nn_at_10"] >= ENOUGH_NEIGHBOURS
-    )
-
-
-def recommended(points: Sequence[Point]) -> Point | None:
-    """The rule of the recommended point, with its figures; null where no point passes."""
-    passing = [point for point in points if point["passes"]]
-    return min(passing, key=lambda point: (point["expected_layers"], -point["similarity"]), default=None)
 
 
 def rule_of(point: Point) -> ExitRule:
