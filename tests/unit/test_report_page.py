@@ -142,3 +142,25 @@ def test_a_curve_goes_through_its_points() -> None:
     assert x2 - x1 == pytest.approx(x3 - x2, abs=0.01)
     assert y2 < y3 < y1  # SVG counts downwards
     assert (y1 - y3) == pytest.approx((y1 - y2) / 2, abs=0.01)
+
+
+@pytest.mark.parametrize("form", ["html", "md"])
+def test_gains_strategies_lengths_and_the_proof_are_shown(
+    summary: dict[str, Any], form: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    figure = {"what": "STS-B test, Spearman", "found": 0.8204, "value": 0.8203, "tolerance": 0.001}
+    proof = {
+        "model": "all-MiniLM-L6-v2",
+        "date": "2026-11-28",
+        "environment": {"cpu": "a processor", "commit": None},
+        "figures": [{**figure, "source": "sbert.net", "holds": True}],
+    }
+    monkeypatch.setattr("leap.reporting.page.read_proof", lambda: proof)
+    rival = {"difference": -0.0123, "ci95": [-0.02, 0.001], "p_value": 0.084}
+    summary["variants"]["leap"]["rivals"] = {"fixed_depth": {"sts": {"software": {"exit": rival}}}}
+    text = page(summary, form)
+    for part in ("0.0010 [-0.0010, 0.0030]", "-0.0123 [-0.0200, 0.0010], p 0.084", "by_tokens", "0.8204"):
+        assert part in text
+    assert "theta 0.95, min_layer 3, patience 1: 3.10 layers" in text
+    monkeypatch.setattr("leap.reporting.page.read_proof", lambda: None)
+    assert "prove_evaluators.py DATA" in page(summary, form)

@@ -1,15 +1,17 @@
+import json
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from made_evidence import made_settings, write_evidence
 from scipy.stats import pearsonr, spearmanr
 
 from leap.errors import UserError
 from leap.evaluation.likeness import likeness, row_correlations
 from leap.evaluation.neighbours import neighbours, overlap
 from leap.evaluation.per_text import read_scores, write_scores
-from leap.evaluation.rivals import compared, mean_difference, spearman_difference
+from leap.evaluation.rivals import against_rivals, compared, mean_difference, spearman_difference
 
 
 def test_tables_come_back_as_they_were(tmp_path: Path) -> None:
@@ -104,6 +106,19 @@ def test_other_rows_are_refused(tmp_path: Path) -> None:
     write_variant(tmp_path / "fixed_depth-1", 0.0, rows=39)
     with pytest.raises(UserError, match=r"stsb\.parquet were measured on different data"):
         compared(tmp_path / "leap-1", tmp_path / "fixed_depth-1", ["stsb"], [], 200, 1)
+
+
+def test_the_gates_rivals_of_the_same_seed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    settings = made_settings()
+    for variant in ("leap", "baseline", "fixed_depth"):
+        write_evidence(tmp_path, settings, variant)
+    found = against_rivals(settings, "leap", 1)
+    assert set(found) == {"baseline", "fixed_depth"}
+    assert found["fixed_depth"]["variant"] == "fixed_depth"
+    assert set(found["fixed_depth"]["retrieval"]) == set(settings.retrieval)
+    assert set(against_rivals(settings, "baseline", 1)) == {"fixed_depth"}
+    json.dumps(found, allow_nan=False)
 
 
 def test_likeness_by_its_slow_twin() -> None:
