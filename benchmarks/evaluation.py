@@ -6,8 +6,8 @@
 Ours: STS-B and SciFact with every figure of the evidence (full and exited, intervals, gains, strategies,
 sweep, results by length), from an empty cache; `again` is the same with the vectors kept. Theirs:
 `SentenceTransformer.encode` of the unique texts, nothing else. Both run in this process on the same threads,
-in turns of one set each; the bound is a ratio of 1.3. The last line is one JSON object. Keep the machine idle:
-on a CPU read the ratio, not the seconds.
+in turns of one set each; the bound is a ratio of 1.3. The last line is one JSON object. Keep the machine
+idle: on a CPU read the ratio, not the seconds.
 """
 
 import argparse
