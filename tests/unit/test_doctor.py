@@ -150,3 +150,10 @@ def test_a_models_own_rule_is_taken(make_folder: MakeFolder, sentences: list[str
     (folder / "leap.json").write_text('{"exit": {"threshold": 0.9, "min_layer": 3, "patience": 2}}')
     rule = default_rule(LeapEncoder(folder, "cpu"))
     assert (rule.threshold, rule.min_layer, rule.patience) == (0.9, 3, 2)
+
+
+@pytest.mark.parametrize("name", ["./nowhere", "no/such/folder"])
+def test_a_model_that_is_nowhere_is_named(name: str, tmp_path: Path) -> None:
+    done = CliRunner().invoke(app, ["doctor", name, "--page", str(tmp_path / "page.html")])
+    assert isinstance(done.exception, UserError)
+    assert name in str(done.exception)
