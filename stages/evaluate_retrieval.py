@@ -3,7 +3,7 @@
     python stages/evaluate_retrieval.py --variant leap --seed 1 --set docstrings
 
 Reads models/<variant>-<seed>/ and data/retrieval/<set>/; writes
-evaluations/<variant>-<seed>/retrieval/<set>.json.
+evaluations/<variant>-<seed>/retrieval/<set>.json and <set>.parquet, a row a query.
 """
 
 import argparse
@@ -12,9 +12,11 @@ from typing import Any
 
 from leap.data.beir import read_collection
 from leap.errors import UserError
+from leap.evaluation.cache import vector_cache
 from leap.evaluation.checkpoint import checkpoint_folder, open_checkpoint
 from leap.evaluation.evidence import head, write_evidence
-from leap.evaluation.retrieval import retrieval_figures
+from leap.evaluation.per_text import write_scores
+from leap.evaluation.retrieval import query_columns, retrieval_figures, retrieve
 from leap.settings import Settings
 from leap.stage import run
 
@@ -26,17 +28,19 @@ def main(settings: Settings, arguments: argparse.Namespace) -> dict[str, Any]:
     model, rule = open_checkpoint(settings, variant, seed, chosen.device)
     data = Path(f"data/retrieval/{name}")
     collection = read_collection(data)
-    figures = retrieval_figures(
-        model, collection, rule, chosen.batch_size, settings.retrieval[name].skip_own_id
-    )
+    skip_own_id = settings.retrieval[name].skip_own_id
+    cache = vector_cache(chosen.cache_gb)
+    found = retrieve(model, collection, rule, chosen.batch_size, skip_own_id, cache)
     evidence = {
         **head(
             *("retrieval", settings, variant, seed, checkpoint_folder(variant, seed)),
             *([data], str(model.device), name),
         ),
-        **figures,
+        **retrieval_figures(found, chosen.length_bins, chosen.bootstrap, chosen.seed),
     }
-    write_evidence(Path(f"evaluations/{variant}-{seed}/retrieval/{name}.json"), evidence)
+    folder = Path(f"evaluations/{variant}-{seed}/retrieval")
+    write_scores(folder / f"{name}.parquet", query_columns(found))
+    write_evidence(folder / f"{name}.json", evidence)
     keys = ("ndcg_at_10_full", "ndcg_at_10_exit", "drop", "expected_layers_documents")
     return {
         "stage": "evaluate_retrieval",

@@ -10,6 +10,7 @@ import argparse
 import logging
 from typing import Any
 
+from leap.evaluation.rivals import against_rivals
 from leap.gate.judgement import judge_checkpoint
 from leap.gate.promotion import register
 from leap.gate.verdict import lines
@@ -23,6 +24,7 @@ logger = logging.getLogger("leap.gate")
 def main(settings: Settings, arguments: argparse.Namespace) -> dict[str, Any]:
     variant, seed = arguments.variant, arguments.seed
     evidence, verdict = judge_checkpoint(settings, variant, seed)
+    verdict["rivals"] = against_rivals(settings, variant, seed)
     for line in lines(verdict):
         logger.info(line)
     # The run comes first, so that the registered version can name it.

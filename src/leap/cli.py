@@ -234,6 +234,84 @@ def calibrate(
         typer.echo(line)
 
 
+@app.command()
+def doctor(
+    model: Annotated[str, typer.Argument(help="A folder, an installed package or a hub id (owner/name).")],
+    sentences: Annotated[
+        Path | None,
+        typer.Option(help="Your sentences: txt (one a line), parquet, csv, tsv or jsonl; else bundled ones."),
+    ] = None,
+    column: Annotated[str | None, typer.Option(help="The column of a table; `sentence` if left out.")] = None,
+    threshold: Annotated[float | None, typer.Option(help="theta; the model's own or 0.95.")] = None,
+    min_layer: Annotated[int | None, typer.Option(help="l_min; the model's own or half its depth.")] = None,
+    patience: Annotated[int | None, typer.Option(help="k; the model's own or 1.")] = None,
+    page: Annotated[Path, typer.Option(help="Where the page with the pictures goes.")] = Path("doctor.html"),
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of words.")] = False,
+    device: Annotated[str, typer.Option(help="cpu, cuda, cuda:N, or auto.")] = "auto",
+) -> None:
+    """Say whether a model can exit early: the paper's diagnostics, false convergence, a verdict in words."""
+    import json
+
+    from leap.doctor.examination import default_rule, examined
+    from leap.doctor.page import render
+    from leap.doctor.sentences import sample
+    from leap.doctor.text import lines
+    from leap.exits import ExitRule, LeapEncoder
+    from leap.files import whole_file
+    from leap.model.find import find_model
+
+    chosen = sample(sentences, column)
+    encoder = LeapEncoder(find_model(model), device)
+    own = default_rule(encoder)
+    rule = ExitRule(
+        own.threshold if threshold is None else threshold,
+        own.min_layer if min_layer is None else min_layer,
+        own.patience if patience is None else patience,
+    )
+    found = examined(model, encoder, chosen, rule)
+    with whole_file(page) as beside:
+        beside.write_text(render(found), encoding="utf-8")
+    if as_json:
+        typer.echo(json.dumps({**found, "page": str(page)}, indent=2, allow_nan=False))
+        return
+    typer.echo("\n".join(lines(found)))
+    typer.echo(f"\npictures: {page}")
+
+
+@app.command()
+def cost(
+    latency: Annotated[Path, typer.Argument(help="A measured latency.json.")] = Path(
+        "evaluations/leap-1/latency.json"
+    ),
+    daily: Annotated[int, typer.Option(min=1, help="Texts embedded a day.")] = 1_000_000,
+    batch: Annotated[int, typer.Option(min=1, help="At which batch size they are served.")] = 1,
+    training_hours: Annotated[
+        float | None, typer.Option(min=0, help="Machine hours of the training; else the measured ones.")
+    ] = None,
+    training_price: Annotated[float, typer.Option(min=0, help="Of an hour of the training machine.")] = 1.0,
+    serving_price: Annotated[float, typer.Option(min=0, help="Of an hour of the serving machine.")] = 1.0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of words.")] = False,
+) -> None:
+    """Estimate when the training for early exit is paid back: latency, volume, training cost."""
+    import json
+
+    from leap.cost import Spending, amortisation, lines
+    from leap.files import read_json
+
+    measured = read_json(latency, "dvc repro")
+    if training_hours is None:
+        training = read_json(latency.parent / "training" / "training.json", "dvc repro")
+        training_hours = training["seconds"] / 3600
+    spending = Spending(daily, training_hours, training_price, serving_price)
+    found = amortisation(measured, batch, spending)
+    if as_json:
+        typer.echo(json.dumps(found, indent=2, allow_nan=False))
+        return
+    environment = measured["environment"]
+    machine = f"{environment.get('card') or environment['cpu']} ({environment['cores']} cores)"
+    typer.echo("\n".join(lines(found, spending, batch, machine)))
+
+
 def run() -> None:
     """The entry point: a user's mistake is one message and exit code 1."""
     try:

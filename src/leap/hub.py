@@ -54,6 +54,8 @@ def fetch(
             return folder
     except LocalEntryNotFoundError:
         pass  # not in the cache, or only in part
+    except HFValidationError:
+        raise UserError(f"{what}: {repo!r} cannot be the name of a repository (owner/name)") from None
     try:
         # Asked first because it fails at once; snapshot_download retries for 20 s without a network.
         HfApi().repo_info(repo, repo_type=repo_type, revision=revision, timeout=TIMEOUT_SECONDS)

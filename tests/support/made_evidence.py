@@ -4,10 +4,12 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from ruamel.yaml import YAML
 
 from leap.evaluation.evidence import head
 from leap.evaluation.evidence import write_evidence as write_sealed
+from leap.evaluation.per_text import write_scores
 from leap.settings import Settings, parse_settings
 
 DEPTH = 4
@@ -52,6 +54,7 @@ def write_evidence(
         opening = head(kind, settings, variant, seed, checkpoint, [data], "cpu", set_name)
         write_sealed(path, {**opening, **body, **change})
 
+    write_tables(folder, settings, variant)
     write("diagnose", "diagnose", diagnose(), changes.get("diagnose", {}))
     for name in settings.similarity:
         write(f"sts/{name}", "sts", pairs(), changes.get("sts", {}))
@@ -59,6 +62,26 @@ def write_evidence(
         write(f"retrieval/{name}", "retrieval", collection(), changes.get("retrieval", {}))
     write("latency", "latency", latency(), changes.get("latency", {}))
     write_history(folder / "training")
+
+
+def write_tables(folder: Path, settings: Settings, variant: str, rows: int = 40) -> None:
+    """The tables beside the evidence: the same rows for every variant, other scores."""
+    scores, own = np.linspace(0, 5, rows), np.sin(np.arange(rows) + len(variant))
+    columns: dict[str, dict[str, Any]] = {
+        "sts": {"score": scores, "cosine_full": scores + own, "cosine_exit": scores + 1.1 * own},
+        "retrieval": {
+            "query": [f"q{row}" for row in range(rows)],
+            "ndcg_at_10_full": own,
+            "ndcg_at_10_exit": own,
+        },
+        "diagnose": {"sentence": [f"sentence {row}" for row in range(rows)]},
+    }
+    for figure in ("teacher_nn_at_10", "teacher_similarity"):
+        columns["diagnose"] |= {f"{figure}_full": own, f"{figure}_exit": own}
+    write_scores(folder / "diagnose.parquet", columns["diagnose"])
+    for kind, names in (("sts", settings.similarity), ("retrieval", settings.retrieval)):
+        for name in names:
+            write_scores(folder / kind / f"{name}.parquet", columns[kind])
 
 
 def write_history(folder: Path, steps: int = 3) -> None:
@@ -79,6 +102,9 @@ def diagnose() -> dict[str, Any]:
             "stability": None if layer == 1 else 0.5 + 0.12 * layer,
             "exit_rate_converged": [0.0, 0.0, 0.9, 1.0][layer - 1],
             "exit_rate_near_final": [0.0, 0.1, 0.8, 1.0][layer - 1],
+            "exit_share_converged": [0.0, 0.0, 0.9, 0.1][layer - 1],
+            "exit_share_near_final": [0.0, 0.1, 0.7, 0.2][layer - 1],
+            "gradient": None if layer == 1 else similarity[layer - 1] - similarity[layer - 2],
             "nn_at_10": [0.3, 0.6, 0.85, 1.0][layer - 1],
             "nn_fail_50": [0.8, 0.3, 0.02, 0.0][layer - 1],
             "nn_fail_30": [0.6, 0.1, 0.0, 0.0][layer - 1],
@@ -104,11 +130,81 @@ def diagnose() -> dict[str, Any]:
             "nn_at_10": 0.86,
             "nn_at_10_ci95": [0.84, 0.88],
             "nn_fail_50": 0.02,
+            "nn_fail_30": 0.0,
         },
         "oracle": {"rate": 0.8, "expected_layers": 3.2},
         "truncation": {"similarity": 0.964, "nn_at_10": 0.865},
+        "adaptive": {
+            **gains("similarity", 0.001, 0.004),
+            **gains("nn_at_10", -0.005, 0.01),
+            "ceiling_expected_layers": 3.09,
+            "ceiling_threshold": 0.955,
+        },
+        "by_length": [
+            {
+                "tokens": tokens,
+                "n": 250,
+                "rate": 0.9,
+                "expected_layers": 3.1,
+                "similarity": 0.965,
+                "nn_at_10": 0.86,
+                **gains("similarity", 0.001, 0.004),
+                **gains("nn_at_10", -0.005, 0.01),
+            }
+            for tokens in ([1, 8], [9, 16])
+        ],
+        "strategies": [
+            {"strategy": name, "deployable": name != "near_final", **point(layers)}
+            for name, layers in (
+                ("converged", 3.1),
+                ("patience_2", 3.4),
+                ("near_final", 3.2),
+                ("by_tokens", 3.0),
+            )
+        ],
+        "token_thresholds": [{"tokens": [1, 8], "threshold": 0.92, "n": 250}],
+        "sweep": [SWEPT],
+        "recommended": SWEPT,
+        "teacher": {
+            "nn_at_10_full": 0.55,
+            "similarity_full": 0.7,
+            "nn_at_10_exit": 0.5,
+            "similarity_exit": 0.66,
+        },
+        "contraction_median": 0.7,
         "monotonic": True,
         "verdict": "exits and is near",
+    }
+
+
+def point(layers: float) -> dict[str, Any]:
+    return {
+        "rate": 0.9,
+        "expected_layers": layers,
+        "layer_reduction": 4 / layers,
+        "similarity": 0.965,
+        "nn_at_10": 0.86,
+        "spearman": 0.79,
+        "quality": 0.79 / 0.80,
+    }
+
+
+SWEPT = {
+    "threshold": 0.95,
+    "min_layer": 3,
+    "patience": 1,
+    **point(3.1),
+    "passes": True,
+    "efficient": True,
+}
+
+
+def gains(figure: str, gain: float, ceiling: float) -> dict[str, Any]:
+    return {
+        f"{figure}_gain": gain,
+        f"{figure}_gain_ci95": [gain - 0.002, gain + 0.002],
+        f"{figure}_ceiling": ceiling,
+        f"{figure}_ceiling_ci95": [ceiling - 0.002, ceiling + 0.002],
     }
 
 
@@ -123,6 +219,20 @@ def pairs() -> dict[str, Any]:
         "expected_layers": 3.1,
         "spearman_by_layer": [0.5, 0.7, 0.785, 0.80],
         "spearman_truncated": 0.7865,
+        **gains("spearman", 0.0035, 0.006),
+        "ceiling_expected_layers": 3.09,
+        "by_length": [
+            {
+                "tokens": [1, 8],
+                "n": 120,
+                "expected_layers": 3.1,
+                "spearman_full": 0.80,
+                "ci95_full": [0.75, 0.84],
+                "spearman_exit": 0.79,
+                "ci95": [0.74, 0.83],
+                **gains("spearman", 0.0035, 0.006),
+            }
+        ],
     }
 
 
@@ -136,6 +246,18 @@ def collection() -> dict[str, Any]:
         "n_queries": 500,
         "n_documents": 1500,
         **scores,
+        "ndcg_at_10_full_ci95": [0.47, 0.53],
+        "ndcg_at_10_exit_ci95": [0.46, 0.52],
+        "queries_by_length": [
+            {
+                "tokens": [9, 16],
+                "n": 400,
+                "expected_layers": 3.1,
+                "ndcg_at_10_full": 0.5,
+                "ndcg_at_10_exit": 0.49,
+            }
+        ],
+        "documents_by_length": [{"tokens": [17, 32], "n": 1000, "expected_layers": 3.2, "similarity": 0.96}],
         "recall_at_100_full": 0.9,
         "recall_at_100_exit": 0.89,
         "drop": 0.02,

@@ -8,12 +8,15 @@ from leap.evaluation.layers import (
     alignment,
     contraction,
     cumulative_rates,
+    exit_shares,
     interpolated,
     is_monotonic,
     layer_overlaps,
     layer_rows,
+    median_contraction,
     share_below,
 )
+from leap.evaluation.neighbours import KeptNeighbours
 from leap.exits import ExitRule
 
 RULE = ExitRule(0.95, 2, 1)
@@ -58,6 +61,17 @@ def test_cumulative_rates_by_hand() -> None:
     assert cumulative_rates(torch.tensor([2, 3, 3, 4]), depth=4) == [0.0, 0.25, 0.75, 1.0]
 
 
+def test_exit_shares_by_hand() -> None:
+    assert exit_shares(torch.tensor([2, 3, 3, 4]), depth=4) == [0.0, 0.25, 0.5, 0.25]
+
+
+def test_median_contraction() -> None:
+    # The prototype's ten values of a 12-layer model, whose median it gives as .83.
+    values = [0.93, 0.94, 0.74, 0.66, 0.93, 0.67, 1.01, 0.66, 1.56, 0.31]
+    assert median_contraction([None, *values, None]) == pytest.approx(0.835)
+    assert median_contraction([None, None]) is None
+
+
 def test_share_below_is_strict() -> None:
     assert share_below(torch.tensor([0.4, 0.5, 0.6, 0.3]), 0.5) == 0.5
 
@@ -72,6 +86,9 @@ def test_interpolated() -> None:
 def test_is_monotonic() -> None:
     assert is_monotonic([0.1, 0.1, 0.4])
     assert not is_monotonic([0.1, 0.5, 0.4, 1.0])
+    # Idle late layers: the mean of float32 cosines wavers in its last digits.
+    assert is_monotonic([0.1, 1.0000001, 0.9999999, 1.0])
+    assert not is_monotonic([0.1, 0.99, 0.98999, 1.0])
 
 
 @pytest.mark.parametrize(
@@ -89,7 +106,7 @@ def test_verdict(rate: float, similarity: float, words: str) -> None:
 
 
 def test_layer_overlaps_end_at_one() -> None:
-    overlaps = layer_overlaps(random_pooled(), 5)
+    overlaps = layer_overlaps(KeptNeighbours(random_pooled(), 5))
     assert overlaps.shape == (4, 30)
     assert (overlaps[-1] == 1).all()
     assert (overlaps.mean(1).diff() > 0).all()
@@ -109,6 +126,10 @@ def test_layer_rows_by_hand() -> None:
     assert [row["exit_rate_converged"] for row in rows] == [0.0, 0.5, 1.0]
     # The oracle: sentence 1 is there at layer 2, sentence 2 only at the end.
     assert [row["exit_rate_near_final"] for row in rows] == [0.0, 0.5, 1.0]
+    assert [row["exit_share_converged"] for row in rows] == [0.0, 0.5, 0.5]
+    assert [row["exit_share_near_final"] for row in rows] == [0.0, 0.5, 0.5]
+    assert rows[0]["gradient"] is None
+    assert [row["gradient"] for row in rows[1:]] == pytest.approx([0.5, 0.2])
     assert [row["nn_at_10"] for row in rows] == pytest.approx([0.3, 0.85, 1.0])
     assert [row["nn_fail_50"] for row in rows] == [1.0, 0.0, 0.0]
     assert [row["nn_fail_30"] for row in rows] == [0.5, 0.0, 0.0]
@@ -126,7 +147,7 @@ def test_exit_figures_of_a_mixture() -> None:
     pooled = random_pooled(spread=0.7)
     exits = torch.full((30,), 4)
     exits[:12], exits[12:18] = 2, 3
-    figures = exit_figures(pooled, exits, 5, 200, 1)
+    figures = exit_figures(KeptNeighbours(pooled, 5), exits, 200, 1)
     assert figures["rate"] == pytest.approx(0.6)
     assert figures["expected_layers"] == pytest.approx((12 * 2 + 6 * 3 + 12 * 4) / 30)
     assert figures["layer_reduction"] == pytest.approx(4 / 3)
@@ -143,27 +164,57 @@ def test_exit_figures_of_a_mixture() -> None:
 
 def test_a_mixture_at_one_layer_is_that_layer() -> None:
     pooled = random_pooled()
-    figures = exit_figures(pooled, torch.full((30,), 2), 5, 100, 1)
-    assert figures["nn_at_10"] == pytest.approx(layer_overlaps(pooled, 5)[1].mean().item())
-    everything = exit_figures(pooled, torch.full((30,), 4), 5, 100, 1)
+    kept = KeptNeighbours(pooled, 5)
+    figures = exit_figures(kept, torch.full((30,), 2), 100, 1)
+    assert figures["nn_at_10"] == pytest.approx(layer_overlaps(kept)[1].mean().item())
+    everything = exit_figures(kept, torch.full((30,), 4), 100, 1)
     assert (everything["rate"], everything["nn_at_10"], everything["nn_fail_50"]) == (0.0, 1.0, 0.0)
 
 
+def diagnosed(pooled: torch.Tensor) -> dict[str, object]:
+    tokens = torch.arange(pooled.shape[1]) % 20 + 3
+    return diagnose(KeptNeighbours(pooled, 5), RULE, tokens, [12], 100, 1)
+
+
 def test_the_three_states() -> None:
-    near = diagnose(random_pooled(spread=0.1), RULE, 5, 100, 1)
+    near = diagnosed(random_pooled(spread=0.1))
     assert near["verdict"] == "exits and is near"
     assert near["monotonic"]
     # Nothing moves between layers 1 and 3, then all of it turns away: exits fire, far from the end.
     far = random_pooled()
     far[1:4], far[4] = far[1], random_pooled(rows=30)[0].roll(1, 0)
-    false = diagnose(far, RULE, 5, 100, 1)
+    false = diagnosed(far)
     assert false["exit"]["rate"] == 1.0
     assert false["exit"]["layers"] == {"2": 30}
     assert false["verdict"] == "exits and is far (false convergence)"
     assert false["oracle"] == {"rate": 0.0, "expected_layers": 4.0}
-    never = diagnose(torch.randn(5, 30, 8, generator=torch.Generator().manual_seed(2)), RULE, 5, 100, 1)
+    never = diagnosed(torch.randn(5, 30, 8, generator=torch.Generator().manual_seed(2)))
     assert never["verdict"] == "never exits"
     assert never["truncation"] == {"similarity": pytest.approx(1.0), "nn_at_10": 1.0}
-    assert {"layers", "exit", "oracle", "truncation", "monotonic", "verdict", "depth"} == set(never)
+    assert {row["n"] for row in never["by_length"]} == {20, 10}
     for found in (near, false, never):
         json.dumps(found, allow_nan=False)
+
+
+def test_gains_of_the_whole_and_by_length() -> None:
+    # Sentences of 3 to 12 tokens stand still from layer 2 on, longer ones move until the end.
+    pooled = random_pooled(rows=40, spread=0.9)
+    tokens = torch.arange(40) % 20 + 3
+    short = tokens <= 12
+    pooled[2:, short] = pooled[4, short]
+    found = diagnose(KeptNeighbours(pooled, 5), ExitRule(0.999, 2), tokens, [12], 200, 1)
+    assert found["exit"]["layers"] == {"3": 20, "4": 20}
+    # Leaving at 3 costs the short ones nothing; cut between 3 and 4, half of the long ones' loss is taken.
+    gain = found["adaptive"]["similarity_gain"]
+    loss = 1 - found["layers"][2]["similarity_to_final"]
+    assert gain == pytest.approx(loss / 2, abs=1e-6)
+    low, high = found["adaptive"]["similarity_gain_ci95"]
+    assert 0 < low < gain < high
+    # The oracle may leave at 2 already and spends what it saves on the long ones.
+    assert found["adaptive"]["similarity_ceiling"] >= gain
+    assert found["adaptive"]["ceiling_expected_layers"] <= 3.5
+    bins = {tuple(row["tokens"]): row for row in found["by_length"]}
+    assert bins[1, 12]["expected_layers"] == 3.0
+    assert bins[13, None]["expected_layers"] == 4.0
+    # Within a length all leave at one layer, so nothing is gained there.
+    assert bins[1, 12]["similarity_gain"] == bins[13, None]["similarity_gain"] == 0.0

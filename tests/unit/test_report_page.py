@@ -142,3 +142,50 @@ def test_a_curve_goes_through_its_points() -> None:
     assert x2 - x1 == pytest.approx(x3 - x2, abs=0.01)
     assert y2 < y3 < y1  # SVG counts downwards
     assert (y1 - y3) == pytest.approx((y1 - y2) / 2, abs=0.01)
+
+
+@pytest.mark.parametrize("form", ["html", "md"])
+def test_gains_strategies_lengths_and_the_proof_are_shown(
+    summary: dict[str, Any], form: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    figure = {"what": "STS-B test, Spearman", "found": 0.8204, "value": 0.8203, "tolerance": 0.001}
+    proof = {
+        "model": "all-MiniLM-L6-v2",
+        "date": "2026-11-28",
+        "environment": {"cpu": "a processor", "commit": None},
+        "figures": [{**figure, "source": "sbert.net", "holds": True}],
+    }
+    monkeypatch.setattr("leap.reporting.page.read_proof", lambda: proof)
+    rival = {"difference": -0.0123, "ci95": [-0.02, 0.001], "p_value": 0.084}
+    summary["variants"]["leap"]["rivals"] = {"fixed_depth": {"sts": {"software": {"exit": rival}}}}
+    text = page(summary, form)
+    for part in ("0.0010 [-0.0010, 0.0030]", "-0.0123 [-0.0200, 0.0010], p 0.084", "by_tokens", "0.8204"):
+        assert part in text
+    assert "theta 0.95, min_layer 3, patience 1: 3.10 layers" in text
+    monkeypatch.setattr("leap.reporting.page.read_proof", lambda: None)
+    assert "prove_evaluators.py DATA" in page(summary, form)
+
+
+def test_the_time_of_a_strategy_is_measured_or_estimated_and_says_so() -> None:
+    from leap.reporting.wall_clock import wall_clock
+
+    timed = [("full", 8.0, 12.0), ("exit", 5.0, 6.0), ("monitored", 9.0, 12.0)]
+    rows = [{"path": path, "batch": 1, "ms_p50": ms, "expected_layers": layers} for path, ms, layers in timed]
+    rows.append({"path": "exit", "batch": 8, "ms_p50": 99.0, "expected_layers": 6.0})
+
+    def strategy(name: str, deployable: bool = True) -> dict[str, Any]:
+        return {"strategy": name, "deployable": deployable, "expected_layers": 8.0}
+
+    assert wall_clock(rows, strategy("converged")) == "5.00 ms"
+    assert wall_clock(rows, strategy("patience_2")) == "about 6.00 ms"
+    assert wall_clock(rows, strategy("near_final", deployable=False)) == "-"
+    assert wall_clock(None, strategy("converged")) == wall_clock(rows[:1], strategy("heads")) == "missing"
+
+
+def test_several_seeds_show_their_spread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    settings = made_settings(seeds=[1, 2])
+    for seed in (1, 2):
+        write_evidence(tmp_path, settings, "leap", seed, sts={"spearman_exit": 0.7 + seed / 10})
+    text = page(made(settings), "md")
+    assert "| leap | sts.spearman_exit | 0.8500 | 0.0707 | 0.8000 | 0.9000 | 2 |" in text

@@ -1,13 +1,36 @@
 import json
 from math import log2
+from typing import Any
 
 import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from leap.data.beir import Collection
-from leap.evaluation.retrieval import own_places, retrieval_figures, score, tie_order
+from leap.evaluation.retrieval import (
+    Ranking,
+    own_places,
+    query_columns,
+    query_scores,
+    ranking,
+    retrieval_figures,
+    retrieve,
+    tie_order,
+)
 from leap.exits import ExitRule, LeapEncoder
 
 FULL = ExitRule(2.0, 1)
+
+
+def score(found: Ranking, qrels: dict[str, dict[str, int]]) -> dict[str, float]:
+    return {name: float(values.mean()) for name, values in query_scores(found, qrels, list(qrels)).items()}
+
+
+def figures(
+    model: LeapEncoder, collection: Collection, rule: ExitRule, batch_size: int, skip_own_id: bool
+) -> dict[str, Any]:
+    return retrieval_figures(retrieve(model, collection, rule, batch_size, skip_own_id), [8], 100, 1)
 
 
 def test_ndcg_and_recall_by_hand() -> None:
@@ -58,13 +81,13 @@ def test_a_collection_where_queries_are_documents(tiny_model: LeapEncoder, sente
     corpus = {f"t{number}": text for number, text in enumerate(sentences)}
     queries = {f"t{number}": sentences[number] for number in range(10)}
     collection = Collection(corpus, queries, {key: {key: 1} for key in queries})
-    found = retrieval_figures(tiny_model, collection, FULL, batch_size=8, skip_own_id=False)
+    found = figures(tiny_model, collection, FULL, batch_size=8, skip_own_id=False)
     assert (found["n_queries"], found["n_documents"]) == (10, 60)
     assert found["ndcg_at_1_full"] == found["ndcg_at_10_full"] == found["recall_at_100_full"] == 1.0
     assert found["ndcg_at_10_exit"] == 1.0
     assert found["drop"] == 0.0
     assert found["expected_layers_queries"] == found["expected_layers_documents"] == 5.0
-    skipped = retrieval_figures(tiny_model, collection, FULL, batch_size=8, skip_own_id=True)
+    skipped = figures(tiny_model, collection, FULL, batch_size=8, skip_own_id=True)
     assert skipped["recall_at_100_full"] == 0.0
     # Nothing is found at full depth, so there is nothing to lose.
     assert skipped["drop"] is None
@@ -81,7 +104,7 @@ def test_duplicates_tie_and_the_corpus_order_does_not_matter(
     backwards = Collection(dict(reversed(corpus.items())), collection.queries, collection.qrels)
     for batch_size in (1, 3, 64):
         for shown in (collection, backwards):
-            found = retrieval_figures(tiny_model, shown, FULL, batch_size, skip_own_id=False)
+            found = figures(tiny_model, shown, FULL, batch_size, skip_own_id=False)
             assert found["ndcg_at_1_full"] == 1.0
 
 
@@ -89,7 +112,7 @@ def test_exited_queries_search_exited_documents(tiny_model: LeapEncoder, sentenc
     corpus = {f"d{number}": text for number, text in enumerate(sentences)}
     queries = {"q": sentences[3], "r": sentences[8]}
     collection = Collection(corpus, queries, {"q": {"d3": 1}, "r": {"d8": 1}})
-    found = retrieval_figures(tiny_model, collection, ExitRule(0.0, 2), batch_size=8, skip_own_id=False)
+    found = figures(tiny_model, collection, ExitRule(0.0, 2), batch_size=8, skip_own_id=False)
     # The same text finds itself only if both sides leave at the same layer.
     assert found["ndcg_at_1_exit"] == 1.0
     assert found["expected_layers_queries"] == found["expected_layers_documents"] == 2.0
@@ -100,8 +123,86 @@ def test_drop_is_relative_to_full_depth(tiny_model: LeapEncoder, sentences: list
     queries = {f"q{number}": " ".join(sentences[number].split()[::-1]) for number in range(40)}
     qrels = {f"q{number}": {f"d{number}": 1} for number in range(40)}
     collection = Collection(corpus, queries, qrels)
-    found = retrieval_figures(tiny_model, collection, ExitRule(0.885, 2, 2), 8, skip_own_id=False)
+    found = figures(tiny_model, collection, ExitRule(0.885, 2, 2), 8, skip_own_id=False)
     full, exited = found["ndcg_at_10_full"], found["ndcg_at_10_exit"]
     assert 0 < exited != full < 1
     assert found["drop"] == pytest.approx((full - exited) / full)
     assert 2 < found["expected_layers_documents"] < 5
+
+
+@settings(deadline=None)
+@given(
+    directions=st.lists(st.sampled_from([(1, 0), (0, 1), (1, 1), (2, 2), (0, 0)]), min_size=2, max_size=12),
+    order=st.randoms(use_true_random=False),
+    skip_own_id=st.booleans(),
+)
+def test_a_ranking_depends_on_nothing_but_ids_and_vectors(
+    directions: list[tuple[int, int]], order: Any, skip_own_id: bool
+) -> None:
+    # Few directions, so that ties are everywhere.
+    vectors = {f"d{number}": torch.tensor(pair).float() for number, pair in enumerate(directions)}
+    shuffled = list(vectors)
+    order.shuffle(shuffled)
+    found = []
+    for corpus in (vectors, {key: vectors[key] for key in shuffled}):
+        documents = tie_order(dict.fromkeys(corpus, ""))
+        held = torch.stack([corpus[key] for key in documents])
+        sought = torch.tensor([[1.0, 0.0], [1.0, 1.0]])
+        found.append(ranking(sought, held, ["d0", "q"], documents, skip_own_id))
+    assert found[0] == found[1]
+    for query, vector in (("d0", (1.0, 0.0)), ("q", (1.0, 1.0))):
+        allowed = [key for key in vectors if not (skip_own_id and key == query)]
+        near = torch.nn.functional.cosine_similarity
+        cosines = {key: round(float(near(vectors[key], torch.tensor(vector), dim=0)), 6) for key in allowed}
+        # Highest cosine first, then the highest id, as trec_eval has it.
+        expected = sorted(sorted(allowed, reverse=True), key=lambda key: -cosines[key])
+        assert found[0][query] == expected
+
+
+def test_scores_are_those_of_the_beir_package() -> None:
+    # BEIR hands cosines to pytrec_eval; without ties both rankings are the same.
+    from beir.retrieval.evaluation import EvaluateRetrieval
+
+    generator = torch.Generator().manual_seed(4)
+    queries, documents = [f"q{n}" for n in range(20)], [f"d{n:02}" for n in range(60)]
+    sought, held = torch.randn(20, 8, generator=generator), torch.randn(60, 8, generator=generator)
+    grades = torch.randint(0, 3, (20, 60), generator=generator) * (
+        torch.rand(20, 60, generator=generator) < 0.1
+    )
+    qrels = {
+        query: {documents[j]: int(grades[i, j]) for j in range(60) if grades[i, j]}
+        for i, query in enumerate(queries)
+    }
+    qrels = {query: judged for query, judged in qrels.items() if judged}
+    cosines = torch.nn.functional.normalize(sought, dim=-1) @ torch.nn.functional.normalize(held, dim=-1).T
+    run = {q: {d: float(cosines[i, j]) for j, d in enumerate(documents)} for i, q in enumerate(queries)}
+    ndcg, _, recall, _ = EvaluateRetrieval.evaluate(
+        qrels, run, [1, 3, 5, 10, 100], ignore_identical_ids=False
+    )
+    order = tie_order(dict.fromkeys(documents, ""))
+    index = torch.tensor([documents.index(key) for key in order])
+    ours = score(ranking(sought, held[index], queries, order, skip_own_id=False), qrels)
+    for k in (1, 3, 5, 10):
+        assert ours[f"ndcg_at_{k}"] == pytest.approx(ndcg[f"NDCG@{k}"], abs=1e-5)
+    assert ours["recall_at_100"] == pytest.approx(recall["Recall@100"], abs=1e-5)
+
+
+def test_figures_by_length_and_the_table_of_queries(tiny_model: LeapEncoder, sentences: list[str]) -> None:
+    corpus = {f"d{number}": text for number, text in enumerate(sentences)}
+    queries = {f"q{number}": " ".join(text.split()[::-1]) for number, text in enumerate(sentences)}
+    collection = Collection(corpus, queries, {f"q{number}": {f"d{number}": 1} for number in range(60)})
+    found = retrieve(tiny_model, collection, ExitRule(0.885, 2, 2), 8, skip_own_id=False)
+    shown = retrieval_figures(found, [8], 100, 1)
+    columns = query_columns(found)
+    assert columns["query"] == list(queries)
+    assert columns["ndcg_at_10_exit"].mean() == pytest.approx(shown["ndcg_at_10_exit"])
+    low, high = shown["ndcg_at_10_exit_ci95"]
+    assert low < shown["ndcg_at_10_exit"] < high
+    short = columns["tokens"] <= 8
+    row = shown["queries_by_length"][0]
+    assert (row["tokens"], row["n"]) == ([1, 8], short.sum())
+    assert row["ndcg_at_10_full"] == pytest.approx(columns["ndcg_at_10_full"][short].mean())
+    assert row["expected_layers"] == pytest.approx(columns["layer"][short].mean())
+    assert [row["tokens"] for row in shown["documents_by_length"]] == [[1, 8], [9, None]]
+    assert sum(row["n"] for row in shown["documents_by_length"]) == 60
+    assert all(0 < row["similarity"] <= 1 for row in shown["documents_by_length"])

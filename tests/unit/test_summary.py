@@ -85,6 +85,28 @@ def test_several_seeds_are_means_and_each_is_kept(project: Path) -> None:
     assert leap["gate"]["primary_metric"]["value"] == pytest.approx(0.80)
 
 
+def test_seeds_have_a_spread_and_the_rule_that_is_best_on_average(project: Path) -> None:
+    def swept(theta: float, layers: float, similarity: float) -> dict[str, object]:
+        figures = {"rate": 1.0, "similarity": similarity, "nn_at_10": 0.9, "passes": similarity >= 0.94}
+        return {"threshold": theta, "min_layer": 2, "patience": 1, "expected_layers": layers, **figures}
+
+    settings = made_settings(seeds=[1, 2])
+    for seed, near in ((1, 0.95), (2, 0.93)):
+        points = [swept(0.9, 2.0, near), swept(0.95, 3.0, 0.96)]
+        best = next(point for point in points if point["passes"])
+        figures = {"sweep": points, "recommended": best}
+        write_evidence(
+            project, settings, "leap", seed, diagnose=figures, sts={"spearman_exit": 0.7 + seed / 10}
+        )
+    leap = made(settings)["variants"]["leap"]
+    assert leap["spread"]["sts.spearman_exit"]["mean"] == pytest.approx(0.85)
+    assert leap["spread"]["sts.spearman_exit"]["std"] == pytest.approx(0.1 / 2**0.5)
+    assert leap["spread"]["sts.spearman_exit"]["n"] == 2
+    # Seed 2 refuses what seed 1 recommends, so both take the other rule, not a threshold of 0.925.
+    assert leap["recommended"]["threshold"] == 0.95
+    assert leap["seeds"]["1"]["recommended"]["threshold"] == 0.9
+
+
 def test_a_seed_without_verdict_leaves_the_variant_without_one(project: Path) -> None:
     settings = made_settings(seeds=[1, 2])
     write_evidence(project, settings, "leap", 1)

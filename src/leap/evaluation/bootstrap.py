@@ -26,12 +26,14 @@ def mean_interval(values: Array, draws: int, seed: int) -> list[float]:
         [low, high].
     """
     means = [counts @ values / len(values) for counts in resamples(len(values), draws, seed)]
-    return _interval(means)
+    return percentile_interval(means)
 
 
 def spearman_interval(x: Array, y: Array, draws: int, seed: int) -> list[float]:
     """The 95 % interval of Spearman's correlation over pairs; arguments as `mean_interval`."""
-    return _interval([spearman_of_resamples(x, y, counts) for counts in resamples(len(x), draws, seed)])
+    return percentile_interval(
+        [spearman_of_resamples(x, y, counts) for counts in resamples(len(x), draws, seed)]
+    )
 
 
 def resamples(n: int, draws: int, seed: int) -> Iterator[Counts]:
@@ -44,6 +46,7 @@ def resamples(n: int, draws: int, seed: int) -> Iterator[Counts]:
         yield np.bincount(drawn.ravel(), minlength=size * n).reshape(size, n)
 
 
-def _interval(parts: list[np.ndarray[Any, np.dtype[np.float64]]]) -> list[float]:
+def percentile_interval(parts: list[np.ndarray[Any, np.dtype[np.float64]]]) -> list[float]:
+    """[low, high]: the middle 95 % of a figure's values in blocks of resamples."""
     low, high = np.percentile(np.concatenate(parts), [2.5, 97.5])
     return [float(low), float(high)]

@@ -1,5 +1,6 @@
 """The diagnosis of a model's exits: its layers, the mixture that really leaves, its rivals, and a verdict."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -8,37 +9,52 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from leap.evaluation.bootstrap import mean_interval
+from leap.evaluation.bounds import ENOUGH_EXITS, NEAR
+from leap.evaluation.gain import matched_oracle, mean_gain
 from leap.evaluation.layers import (
     interpolated,
     is_monotonic,
     layer_overlaps,
     layer_rows,
+    median_contraction,
     share_below,
 )
-from leap.evaluation.neighbours import neighbours, overlap
-from leap.exits.rules import ExitRule, at_layers, converged, near_final
-
-# Paper, Deployment Checklist.
-ENOUGH_EXITS = 0.5
-NEAR = 0.94
+from leap.evaluation.lengths import Mask, length_bins
+from leap.evaluation.neighbours import KeptNeighbours
+from leap.evaluation.spearman import Array
+from leap.exits.rules import ExitRule, at_layers, converged, near_final, similarity_to_final
 
 
-def diagnose(pooled: Tensor, rule: ExitRule, k: int, draws: int, seed: int) -> dict[str, Any]:
-    """Everything in diagnose.json below its head, `n` and `set` aside (docs/architecture.md).
+def diagnose(
+    kept: KeptNeighbours,
+    rule: ExitRule,
+    tokens: Tensor,
+    length_edges: Sequence[int],
+    draws: int,
+    seed: int,
+) -> dict[str, Any]:
+    """What diagnose.json says of one model's layers and exits (docs/architecture.md).
 
     Args:
-        pooled: [L + 1, N, D] float32, of unique sentences.
+        kept: holds the pooled layers of unique sentences, [L + 1, N, D] float32.
         rule: the deployable rule.
-        k: neighbours of NN@k; below N.
+        tokens: [N] int64, each sentence's length.
+        length_edges: of the bins by length.
         draws: bootstrap resamples.
         seed: of the resamples.
     """
+    pooled = kept.pooled
     depth = len(pooled) - 1
-    layers = layer_rows(pooled, rule, layer_overlaps(pooled, k))
+    overlaps = layer_overlaps(kept)
+    layers = layer_rows(pooled, rule, overlaps)
     exits = converged(pooled, rule)
-    mixture = exit_figures(pooled, exits, k, draws, seed)
+    mixture = exit_figures(kept, exits, draws, seed)
     similarities = [row["similarity_to_final"] for row in layers]
     oracle = near_final(pooled, rule.threshold)
+    matched, threshold = matched_oracle(pooled, mixture["expected_layers"])
+    curves = {"similarity": similarity_to_final(pooled).double().numpy(), "nn_at_10": overlaps.numpy()}
+    chosen = {name: _chosen(kept, layers_of) for name, layers_of in (("gain", exits), ("ceiling", matched))}
+    of_each = {"gain": exits, "ceiling": matched}
     return {
         "depth": depth,
         "layers": layers,
@@ -48,28 +64,43 @@ def diagnose(pooled: Tensor, rule: ExitRule, k: int, draws: int, seed: int) -> d
             "similarity": interpolated(similarities, mixture["expected_layers"]),
             "nn_at_10": interpolated([row["nn_at_10"] for row in layers], mixture["expected_layers"]),
         },
+        "adaptive": {
+            **adaptive_gains(curves, chosen, of_each, draws, seed),
+            "ceiling_expected_layers": matched.double().mean().item(),
+            "ceiling_threshold": threshold,
+        },
+        "by_length": [
+            {
+                "tokens": bounds,
+                "n": int(inside.sum()),
+                "rate": exit_rate(exits[torch.from_numpy(inside)], depth),
+                "expected_layers": float(exits.numpy()[inside].mean()),
+                **{name: float(chosen["gain"][name][inside].mean()) for name in curves},
+                **adaptive_gains(curves, chosen, of_each, draws, seed, inside),
+            }
+            for bounds, inside in length_bins(tokens.numpy(), length_edges)
+        ],
         "monotonic": is_monotonic(similarities),
+        "contraction_median": median_contraction([row["contraction"] for row in layers]),
         "verdict": verdict(mixture["rate"], mixture["similarity"]),
     }
 
 
-def exit_figures(pooled: Tensor, exits: Tensor, k: int, draws: int, seed: int) -> dict[str, Any]:
+def exit_figures(kept: KeptNeighbours, exits: Tensor, draws: int, seed: int) -> dict[str, Any]:
     """The exited mixture against full depth: how many leave, how early, how near.
 
     NN@k compares the neighbours among exited vectors with the neighbours among full ones: an index built of
     exited vectors against one built of full ones.
 
     Args:
-        pooled: [L + 1, N, D] float32.
+        kept: holds the pooled layers.
         exits: [N] int64, each sentence's exit layer.
-        k: neighbours.
         draws: bootstrap resamples over sentences.
         seed: of the resamples.
     """
-    depth = len(pooled) - 1
-    exited = at_layers(pooled, exits)
-    similarity = F.cosine_similarity(exited, pooled[-1], dim=-1).double()
-    kept = overlap(neighbours(exited, k), neighbours(pooled[-1], k))
+    depth = len(kept.pooled) - 1
+    own = _chosen(kept, exits)
+    similarity, shared = own["similarity"], own["nn_at_10"]
     expected = exits.double().mean().item()
     counts = torch.bincount(exits).tolist()
     return {
@@ -77,13 +108,42 @@ def exit_figures(pooled: Tensor, exits: Tensor, k: int, draws: int, seed: int) -
         "expected_layers": expected,
         "layer_reduction": depth / expected,
         "layers": {str(layer): count for layer, count in enumerate(counts) if count},
-        "similarity": similarity.mean().item(),
-        "similarity_ci95": mean_interval(similarity.numpy(), draws, seed),
-        "similarity_p05": float(np.percentile(similarity.numpy(), 5)),
-        "nn_at_10": kept.mean().item(),
-        "nn_at_10_ci95": mean_interval(kept.numpy(), draws, seed),
-        "nn_fail_50": share_below(kept, 0.5),
+        "similarity": float(similarity.mean()),
+        "similarity_ci95": mean_interval(similarity, draws, seed),
+        "similarity_p05": float(np.percentile(similarity, 5)),
+        "nn_at_10": float(shared.mean()),
+        "nn_at_10_ci95": mean_interval(shared, draws, seed),
+        "nn_fail_50": share_below(torch.from_numpy(shared), 0.5),
+        "nn_fail_30": share_below(torch.from_numpy(shared), 0.3),
     }
+
+
+def adaptive_gains(
+    curves: dict[str, Array],
+    chosen: dict[str, dict[str, Array]],
+    layers: dict[str, Tensor],
+    draws: int,
+    seed: int,
+    some: Mask | None = None,
+) -> dict[str, Any]:
+    """The adaptive gain of every figure and its ceiling, each with its interval (see `leap.evaluation.gain`).
+
+    Args:
+        curves: figure to [L, N].
+        chosen: "gain" and "ceiling", each figure to [N] at the chosen layers.
+        layers: "gain" and "ceiling" to the chosen layers, [N] int64.
+        draws: resamples.
+        seed: of the resamples.
+        some: [N] bool, the sentences that count; all if None.
+    """
+    rows = np.ones(len(layers["gain"]), dtype=np.bool_) if some is None else some
+    found: dict[str, Any] = {}
+    for figure, curve in curves.items():
+        for kind, own in chosen.items():
+            where = layers[kind].double().numpy()[rows]
+            gain = mean_gain(curve[:, rows], own[figure][rows], where, draws, seed)
+            found |= gain.named(f"{figure}_{kind}")
+    return found
 
 
 def exit_rate(exits: Tensor, depth: int) -> float:
@@ -104,3 +164,10 @@ def verdict(rate: float, similarity: float) -> str:
     if rate <= ENOUGH_EXITS:
         return "never exits"
     return "exits and is near" if similarity >= NEAR else "exits and is far (false convergence)"
+
+
+def _chosen(kept: KeptNeighbours, layers: Tensor) -> dict[str, Array]:
+    """Each sentence's figures at its own layer."""
+    vectors = at_layers(kept.pooled, layers)
+    similarity = F.cosine_similarity(vectors, kept.pooled[-1], dim=-1).double()
+    return {"similarity": similarity.numpy(), "nn_at_10": kept(layers).numpy()}

@@ -6,18 +6,21 @@ Layers are counted from 1; index 0 of `pooled` is the embedding layer.
 import math
 from collections.abc import Sequence
 from itertools import pairwise
+from statistics import median
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from leap.evaluation.neighbours import neighbours, overlap
+from leap.evaluation.neighbours import KeptNeighbours
 from leap.exits.rules import ExitRule, consecutive_similarity, converged, near_final, similarity_to_final
 
 # Paper, Table "Per-layer early exit analysis": a layer is viable from here on.
 VIABLE_SIMILARITY = 0.95
 VIABLE_NN = 0.80
+# Of a mean of float32 cosines.
+ROUNDING = 1e-6
 
 
 def layer_rows(pooled: Tensor, rule: ExitRule, overlaps: Tensor) -> list[dict[str, Any]]:
@@ -31,8 +34,9 @@ def layer_rows(pooled: Tensor, rule: ExitRule, overlaps: Tensor) -> list[dict[st
     depth = len(pooled) - 1
     similarity = similarity_to_final(pooled).mean(1).tolist()
     stability = consecutive_similarity(pooled, 1).mean(1).tolist()
-    deployable = cumulative_rates(converged(pooled, rule), depth)
-    oracle = cumulative_rates(near_final(pooled, rule.threshold), depth)
+    deployable, oracle = converged(pooled, rule), near_final(pooled, rule.threshold)
+    rates = {"converged": cumulative_rates(deployable, depth), "near_final": cumulative_rates(oracle, depth)}
+    shares = {"converged": exit_shares(deployable, depth), "near_final": exit_shares(oracle, depth)}
     kept = overlaps.mean(1).tolist()
     contractions, alignments = contraction(pooled), alignment(pooled)
     return [
@@ -40,8 +44,9 @@ def layer_rows(pooled: Tensor, rule: ExitRule, overlaps: Tensor) -> list[dict[st
             "layer": layer + 1,
             "similarity_to_final": similarity[layer],
             "stability": stability[layer] if layer else None,
-            "exit_rate_converged": deployable[layer],
-            "exit_rate_near_final": oracle[layer],
+            "gradient": similarity[layer] - similarity[layer - 1] if layer else None,
+            **{f"exit_rate_{name}": rates[name][layer] for name in rates},
+            **{f"exit_share_{name}": shares[name][layer] for name in shares},
             "nn_at_10": kept[layer],
             "nn_fail_50": share_below(overlaps[layer], 0.5),
             "nn_fail_30": share_below(overlaps[layer], 0.3),
@@ -53,17 +58,21 @@ def layer_rows(pooled: Tensor, rule: ExitRule, overlaps: Tensor) -> list[dict[st
     ]
 
 
-def layer_overlaps(pooled: Tensor, k: int) -> Tensor:
+def layer_overlaps(kept: KeptNeighbours) -> Tensor:
     """NN@k of every sentence at every layer against the last layer, [L, N] float64."""
-    reference = neighbours(pooled[-1], k)
-    found = [overlap(neighbours(layer, k), reference) for layer in pooled[1:-1]]
-    return torch.stack([*found, torch.ones(pooled.shape[1], dtype=torch.float64)])
+    return torch.stack([kept(layer) for layer in range(1, len(kept.pooled))])
 
 
 def cumulative_rates(exits: Tensor, depth: int) -> list[float]:
     """The share of rows that have left by each layer; [N] int64 to L numbers, the last of them 1."""
     counts = torch.bincount(exits, minlength=depth + 1)[1:]
     return (counts.cumsum(0).double() / len(exits)).tolist()
+
+
+def exit_shares(exits: Tensor, depth: int) -> list[float]:
+    """The share of rows that leave at each layer; [N] int64 to L numbers, which sum to 1."""
+    counts = torch.bincount(exits, minlength=depth + 1)[1:]
+    return (counts.double() / len(exits)).tolist()
 
 
 def share_below(overlaps: Tensor, bound: float) -> float:
@@ -92,9 +101,19 @@ def alignment(pooled: Tensor) -> list[float | None]:
     return [None, *cosines[1:].mean(1).tolist()]
 
 
+def median_contraction(contractions: Sequence[float | None]) -> float | None:
+    """The median over the layers that have a contraction ratio; the paper's LEAP has 0.911."""
+    known = [value for value in contractions if value is not None]
+    return median(known) if known else None
+
+
 def is_monotonic(values: Sequence[float]) -> bool:
-    """Whether no value is below the one before it."""
-    return all(after >= before for before, after in pairwise(values))
+    """Whether no layer steps away from the final one (paper, "Monotonic Similarity Gradient").
+
+    The paper asks for a positive derivative; a layer that changes nothing, as idle late layers do, is no step
+    away, so a fall counts only from the rounding of float32 means on.
+    """
+    return all(after >= before - ROUNDING for before, after in pairwise(values))
 
 
 def interpolated(by_layer: Sequence[float], expected_layers: float) -> float:

@@ -21,6 +21,7 @@ def nearest(
     own: Tensor | None = None,
     query_block: int = 256,
     document_block: int = 8192,
+    device: torch.device | None = None,
 ) -> Tensor:
     """The k documents nearest to each query.
 
@@ -31,15 +32,19 @@ def nearest(
         own: [Q] int64, a document that must not be found by the query, -1 for none.
         query_block: queries computed at a time; no result depends on it.
         document_block: documents computed at a time; no result depends on it.
+        device: where a block is computed, the documents' own if None: a card never holds more than one
+            block of each side, whatever the size of the corpus.
 
     Returns:
         [Q, k] int64 indices of documents, best first; -1 where there is no further document.
     """
+    device = device or documents.device
     found = torch.full((len(queries), k), -1, dtype=torch.int64)
     for start in range(0, len(queries), query_block):
         rows = slice(start, start + query_block)
-        left_out = None if own is None else own[rows].to(documents.device)
-        found[rows] = _nearest_of_block(queries[rows], documents, k, left_out, document_block).cpu()
+        left_out = None if own is None else own[rows].to(device)
+        block = queries[rows].to(device)
+        found[rows] = _nearest_of_block(block, documents, k, left_out, document_block).cpu()
     return found
 
 
@@ -47,10 +52,10 @@ def _nearest_of_block(
     queries: Tensor, documents: Tensor, k: int, own: Tensor | None, document_block: int
 ) -> Tensor:
     queries = F.normalize(queries.double(), dim=-1)
-    best = torch.full((len(queries), k), _NEVER, dtype=torch.int64, device=documents.device)
+    best = torch.full((len(queries), k), _NEVER, dtype=torch.int64, device=queries.device)
     for start in range(0, len(documents), document_block):
-        block = F.normalize(documents[start : start + document_block].double(), dim=-1)
-        places = torch.arange(start, start + len(block), device=documents.device)
+        block = F.normalize(documents[start : start + document_block].to(queries.device).double(), dim=-1)
+        places = torch.arange(start, start + len(block), device=queries.device)
         keys = (queries @ block.T).mul_(_SCALE).round_().long().mul_(_PLACES).add_(_PLACES - 1 - places)
         if own is not None:
             keys[own[:, None] == places] = _NEVER

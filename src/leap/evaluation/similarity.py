@@ -6,12 +6,17 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
+from torch import Tensor
 from torch.nn import functional as F
 
-from leap.evaluation.bootstrap import spearman_interval
-from leap.evaluation.encode import layer_vectors
+from leap.evaluation.bootstrap import percentile_interval, resamples
+from leap.evaluation.cache import VectorCache
+from leap.evaluation.duplicates import duplicate_scores
+from leap.evaluation.encode import layer_vectors, token_counts
+from leap.evaluation.gain import matched_oracle, spearman_gains
 from leap.evaluation.layers import interpolated
-from leap.evaluation.spearman import Array, spearman
+from leap.evaluation.lengths import Integers, Mask, length_bins
+from leap.evaluation.spearman import Array, Counts, spearman, spearman_of_resamples
 from leap.exits import ExitRule, LeapEncoder
 from leap.exits.rules import at_layers, converged
 
@@ -25,12 +30,27 @@ class PairCosines:
 
     by_layer: [L, P], both sides at one layer; the last row is full depth.
     exited: [P], each side at its own exit layer.
-    expected_layers: mean exit layer over both sides of all pairs.
+    layers: [2, P], each side's exit layer.
+    oracle: [P], each side at the oracle's layer, at the same expected depth.
+    oracle_layers: [2, P].
+    tokens: [2, P], each side's length.
     """
 
     by_layer: Array
     exited: Array
-    expected_layers: float
+    layers: Integers
+    oracle: Array
+    oracle_layers: Integers
+    tokens: Integers
+
+    @property
+    def expected_layers(self) -> float:
+        """The mean exit layer over both sides of all pairs."""
+        return float(self.layers.mean())
+
+    def of(self, pairs: Mask) -> "PairCosines":
+        """Some of the pairs; [P] bool."""
+        return PairCosines(**{name: values[..., pairs] for name, values in vars(self).items()})
 
 
 def pair_cosines(
@@ -39,24 +59,21 @@ def pair_cosines(
     sentence2: Sequence[str],
     rule: ExitRule,
     batch_size: int,
+    cache: VectorCache | None = None,
 ) -> PairCosines:
-    """Encodes both sides of every pair once and compares them at every layer and at their exits."""
-    by_layer, exited, layers = [], [], 0
+    """Encodes both sides of every pair once and compares them at every layer and at their exits.
+
+    Where pairs are encoded in several chunks, the oracle matches the expected depth within each.
+    """
+    parts = []
     for start in range(0, len(sentence1), CHUNK):
         left, right = sentence1[start : start + CHUNK], sentence2[start : start + CHUNK]
         place = {text: number for number, text in enumerate(dict.fromkeys([*left, *right]))}
-        pooled = layer_vectors(model, list(place), batch_size)
-        exits = converged(pooled, rule)
-        one = torch.tensor([place[text] for text in left])
-        two = torch.tensor([place[text] for text in right])
-        by_layer.append(F.cosine_similarity(pooled[1:, one].double(), pooled[1:, two].double(), dim=-1))
-        vectors = at_layers(pooled, exits).double()
-        exited.append(F.cosine_similarity(vectors[one], vectors[two], dim=-1))
-        layers += int(exits[one].sum() + exits[two].sum())
+        pooled = layer_vectors(model, list(place), batch_size, cache)
+        sides = torch.tensor([[place[text] for text in side] for side in (left, right)])
+        parts.append(_cosines(pooled, sides, rule, token_counts(model, list(place))))
     return PairCosines(
-        torch.cat(by_layer, dim=1).numpy().round(9),
-        torch.cat(exited).numpy().round(9),
-        layers / (2 * len(sentence1)),
+        **{name: np.concatenate([vars(part)[name] for part in parts], axis=-1) for name in vars(parts[0])}
     )
 
 
@@ -66,6 +83,7 @@ def similarity_figures(
     task: Literal["similarity", "duplicates"],
     draws: int,
     seed: int,
+    length_edges: Sequence[int] = (),
 ) -> dict[str, Any]:
     """Everything in sts/<set>.json below its head (docs/architecture.md).
 
@@ -74,37 +92,87 @@ def similarity_figures(
         scores: [P] float64; 0 or 1 where the task is duplicates.
         task: duplicates adds average precision and the best F1 over all thresholds.
         draws: bootstrap resamples over pairs.
-        seed: of the resamples; both intervals use the same ones.
+        seed: of the resamples; all intervals use the same ones.
+        length_edges: of the bins by the longer side's tokens; none leaves `by_length` empty.
     """
-    full, exited = cosines.by_layer[-1], cosines.exited
     by_layer = [spearman(layer, scores) for layer in cosines.by_layer]
     figures: dict[str, Any] = {
         "n": len(scores),
         "task": task,
-        "spearman_full": by_layer[-1],
-        "ci95_full": spearman_interval(full, scores, draws, seed),
-        "spearman_exit": spearman(exited, scores),
-        "ci95": spearman_interval(exited, scores, draws, seed),
+        **_correlations(cosines, scores, draws, seed),
         "expected_layers": cosines.expected_layers,
         "spearman_by_layer": by_layer,
         "spearman_truncated": interpolated(by_layer, cosines.expected_layers),
+        "ceiling_expected_layers": float(cosines.oracle_layers.mean()),
     }
     if task == "duplicates":
-        for mode, values in (("full", full), ("exit", exited)):
+        for mode, values in (("full", cosines.by_layer[-1]), ("exit", cosines.exited)):
             precision, f1 = duplicate_scores(values, scores)
             figures |= {f"average_precision_{mode}": precision, f"best_f1_{mode}": f1}
+    figures["by_length"] = [
+        {
+            "tokens": bounds,
+            "n": int(pairs.sum()),
+            "expected_layers": cosines.of(pairs).expected_layers,
+            **_correlations(cosines.of(pairs), scores[pairs], draws, seed),
+        }
+        for bounds, pairs in length_bins(cosines.tokens.max(axis=0), length_edges)
+    ]
     return figures
 
 
-def duplicate_scores(cosines: Array, labels: Array) -> tuple[float, float]:
-    """Average precision, and the best F1 over all thresholds.
+def pair_columns(cosines: PairCosines, scores: Array) -> dict[str, Any]:
+    """The columns of sts/<set>.parquet: what a comparison with another variant needs of each pair."""
+    return {
+        "score": scores,
+        "cosine_full": cosines.by_layer[-1],
+        "cosine_exit": cosines.exited,
+        **{f"layer{side + 1}": cosines.layers[side] for side in range(2)},
+        **{f"tokens{side + 1}": cosines.tokens[side] for side in range(2)},
+    }
 
-    Args:
-        cosines: [P].
-        labels: [P], 1 for duplicates, 0 for others.
-    """
-    from sklearn.metrics import average_precision_score, precision_recall_curve  # takes 2 s
 
-    precision, recall, _ = precision_recall_curve(labels, cosines)
-    f1 = 2 * precision * recall / np.maximum(precision + recall, np.finfo(float).tiny)
-    return float(average_precision_score(labels, cosines)), float(f1.max())
+def _correlations(cosines: PairCosines, scores: Array, draws: int, seed: int) -> dict[str, Any]:
+    """Full, exited, their intervals, the adaptive gain and its ceiling: all on the same resamples."""
+    value = _resampled(cosines, scores, np.ones((1, len(scores)), dtype=np.int64))
+    blocks = [_resampled(cosines, scores, counts) for counts in resamples(len(scores), draws, seed)]
+    found = {name: float(value[name][0]) for name in value}
+    interval = {name: percentile_interval([block[name] for block in blocks]) for name in value}
+    return {
+        "spearman_full": found["full"],
+        "ci95_full": interval["full"],
+        "spearman_exit": found["exit"],
+        "ci95": interval["exit"],
+        "spearman_gain": found["gain"],
+        "spearman_gain_ci95": interval["gain"],
+        "spearman_ceiling": found["ceiling"],
+        "spearman_ceiling_ci95": interval["ceiling"],
+    }
+
+
+def _resampled(cosines: PairCosines, scores: Array, counts: Counts) -> dict[str, Array]:
+    both = spearman_of_resamples(np.stack([cosines.by_layer[-1], cosines.exited]), scores, counts)
+    chosen = ((cosines.layers, cosines.exited), (cosines.oracle_layers, cosines.oracle))
+    gain, ceiling = (
+        spearman_gains(cosines.by_layer, layers.mean(axis=0), own, counts, scores) for layers, own in chosen
+    )
+    return {"full": both[0], "exit": both[1], "gain": gain, "ceiling": ceiling}
+
+
+def _cosines(pooled: Tensor, sides: Tensor, rule: ExitRule, tokens: Tensor) -> PairCosines:
+    """[L + 1, N, D] of unique sentences and the places of both sides, [2, P] int64."""
+    exits = converged(pooled, rule)
+    # The expected depth over the pairs' sides, in which a sentence may come several times.
+    oracle, _ = matched_oracle(pooled[:, sides.flatten()], exits[sides].double().mean().item())
+    by_layer = F.cosine_similarity(pooled[1:, sides[0]].double(), pooled[1:, sides[1]].double(), dim=-1)
+    oracle_sides = oracle.view(2, -1)
+    exited = at_layers(pooled, exits).double()
+    at_oracle = pooled[oracle_sides, sides].double()
+    return PairCosines(
+        by_layer=by_layer.numpy().round(9),
+        exited=F.cosine_similarity(exited[sides[0]], exited[sides[1]], dim=-1).numpy().round(9),
+        layers=exits[sides].numpy(),
+        oracle=F.cosine_similarity(at_oracle[0], at_oracle[1], dim=-1).numpy().round(9),
+        oracle_layers=oracle_sides.numpy(),
+        tokens=tokens[sides].numpy(),
+    )

@@ -25,17 +25,24 @@ def spearman_of_resamples(x: Array, y: Array, counts: Counts) -> Array:
     """The correlation in every resample, without sorting any of them.
 
     Args:
-        x: [N] float64.
+        x: [N] float64, or [C, N] for several at once.
         y: [N] float64.
         counts: [S, N] int64, how often each pair is in each resample; rows of one sum.
 
     Returns:
-        [S] float64.
+        [S] float64, or [C, S].
     """
     middle = (counts[0].sum() + 1) / 2
-    dx, dy = _ranks(x, counts) - middle, _ranks(y, counts) - middle
+    dy = _ranks(y, counts) - middle
+    spread = np.einsum("sn,sn,sn->s", counts, dy, dy)
+    correlations: Array = np.stack([_of_one(row, counts, middle, dy, spread) for row in np.atleast_2d(x)])
+    return correlations if x.ndim == 2 else correlations[0]
+
+
+def _of_one(x: Array, counts: Counts, middle: float, dy: Array, spread: Array) -> Array:
+    dx = _ranks(x, counts) - middle
     both = np.einsum("sn,sn,sn->s", counts, dx, dy)
-    scale = np.sqrt(np.einsum("sn,sn,sn->s", counts, dx, dx) * np.einsum("sn,sn,sn->s", counts, dy, dy))
+    scale = np.sqrt(np.einsum("sn,sn,sn->s", counts, dx, dx) * spread)
     correlations: Array = np.divide(both, scale, out=np.zeros_like(both), where=scale > 0)
     return correlations
 

@@ -9,7 +9,9 @@ from markupsafe import Markup
 from leap.gate.verdict import mark
 from leap.reporting import plot_data, plots
 from leap.reporting.paper import LABEL, beside_the_paper
+from leap.reporting.proof import read_proof
 from leap.reporting.summary import COLUMNS, aliases, dig, row, shown, verdict_word
+from leap.reporting.wall_clock import wall_clock
 
 TEMPLATES = Path(__file__).parents[1] / "resources" / "report"
 
@@ -87,8 +89,10 @@ def render(
     )
     environment.filters |= {"shown": shown, "cell": cell}
     environment.globals |= {"dig": dig, "mark": mark, "aliases": aliases, "verdict_word": verdict_word}
+    environment.globals["wall_clock"] = wall_clock
     return environment.get_template(template).render(
         summary=summary,
+        proof=read_proof(),
         columns=COLUMNS,
         rows=[row(name, variant) for name, variant in summary["variants"].items()],
         layer_columns=LAYER_COLUMNS,

@@ -3,12 +3,25 @@
 from collections.abc import Mapping
 from typing import Any
 
+from leap.evaluation.bounds import recommended
 from leap.evaluation.evidence import HEAD, Evidence
+from leap.evaluation.spread import spread
 from leap.reporting.average import average
 from leap.settings import Settings
 
 Checkpoint = tuple[str, int]
 MISSING = "missing"
+# What else of diagnose.json the report shows.
+EXAMINED = (
+    "adaptive",
+    "by_length",
+    "strategies",
+    "token_thresholds",
+    "sweep",
+    "recommended",
+    "teacher",
+    "contraction_median",
+)
 
 
 def summarise(
@@ -34,6 +47,7 @@ def summarise(
         variants[name] = {
             "description": variant.description,
             **over_seeds(seeds),
+            "spread": spread(list(seeds.values())),
             "seeds": seeds,
         }
     return {
@@ -62,6 +76,8 @@ def one_checkpoint(evidence: Evidence, verdict: dict[str, Any] | None, settings:
         "exit": diagnose.get("exit"),
         "oracle": diagnose.get("oracle"),
         "truncation": diagnose.get("truncation"),
+        **{key: diagnose.get(key) for key in EXAMINED},
+        "rivals": (verdict or {}).get("rivals"),
         "sts": {**(primary or {"spearman_full": None, "spearman_exit": None}), "sets": pairs},
         "retrieval": {name: body(evidence.retrieval.get(name)) for name in settings.retrieval},
         "gate": verdict and {key: verdict[key] for key in ("passed", "checks", "primary_metric", "registry")},
@@ -76,6 +92,8 @@ def over_seeds(seeds: dict[str, dict[str, Any]]) -> dict[str, Any]:
     if len(seeds) == 1:
         return next(iter(seeds.values()))
     mean: dict[str, Any] = average([{**seed, "gate": None} for seed in seeds.values()])
+    # Not the mean of the seeds' rules: the rule that is best by the mean of their figures.
+    mean["recommended"] = recommended(mean["sweep"] or [])
     verdicts = [seed["gate"] for seed in seeds.values()]
     if None in verdicts:
         return {**mean, "gate": None}

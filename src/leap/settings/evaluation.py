@@ -1,10 +1,22 @@
 """How models are measured."""
 
-from typing import Annotated
+from itertools import pairwise
+from typing import Annotated, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
-from leap.settings.base import Block
+from leap.settings.base import Block, Fraction
+
+Positive = Annotated[int, Field(ge=1)]
+
+
+class SweepSettings(Block):
+    """The exit rules that are tried on the diagnosed sentences, all combinations, after one pass."""
+
+    thresholds: Annotated[list[Fraction], Field(min_length=1)]
+    # Those below the model's depth are tried.
+    min_layers: Annotated[list[Positive], Field(min_length=1)]
+    patience: Annotated[list[Positive], Field(min_length=1)]
 
 
 class EvaluationSettings(Block):
@@ -15,8 +27,19 @@ class EvaluationSettings(Block):
     # The pair set whose sentences are diagnosed and whose Spearman is the summary's.
     primary_set: str
     nn_k: int = Field(ge=1)
+    # The longest token count of each length bin but the last.
+    length_bins: list[Positive]
+    sweep: SweepSettings
+    # Gigabytes of encoded vectors kept in data/vectors; 0 keeps none.
+    cache_gb: Annotated[float, Field(ge=0.0)]
     bootstrap: int = Field(ge=100)
     seed: int = Field(ge=0)
+
+    @model_validator(mode="after")
+    def _bins_ascend(self) -> Self:
+        if any(low >= high for low, high in pairwise(self.length_bins)):
+            raise ValueError(f"length_bins must ascend: {self.length_bins}")
+        return self
 
 
 class LatencySettings(Block):

@@ -1,0 +1,1 @@
+"""`leap doctor`: whether a model can exit early, on anybody's checkpoint with anybody's sentences."""

@@ -1,0 +1,133 @@
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from tiny_models import MakeFolder
+
+from leap.evaluation.cache import VectorCache, entry_name, texts_hash, vector_cache
+from leap.evaluation.encode import full_and_exited, layer_vectors
+from leap.exits import ExitRule, LeapEncoder
+
+RULE = ExitRule(0.885, 2, 2)
+WIDE = 10**9
+
+
+def refuse(*_: object, **__: object) -> None:
+    raise AssertionError("encoded again")
+
+
+def test_a_second_call_reads_what_the_first_one_computed(
+    tiny_model: LeapEncoder, sentences: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache = VectorCache(tmp_path / "vectors", WIDE)
+    pooled = layer_vectors(tiny_model, sentences, 8, cache)
+    both = full_and_exited(tiny_model, sentences, RULE, 8, "texts", cache)
+    assert pooled.equal(layer_vectors(tiny_model, sentences, 8))
+    monkeypatch.setattr(tiny_model, "pooled_layers", refuse)
+    assert pooled.equal(layer_vectors(tiny_model, sentences, 8, cache))
+    again = full_and_exited(tiny_model, [*sentences, sentences[0]], RULE, 8, "texts", cache)
+    assert again.full[:60].equal(both.full)
+    assert again.exited[60].equal(both.exited[0])
+    assert again.layers[:60].equal(both.layers)
+    assert again.tokens.tolist() == [len(text.split()) + 2 for text in [*sentences, sentences[0]]]
+    with pytest.raises(AssertionError, match="encoded again"):
+        layer_vectors(tiny_model, sentences[::-1], 8, cache)
+    with pytest.raises(AssertionError, match="encoded again"):
+        full_and_exited(tiny_model, sentences, ExitRule(0.9, 2, 2), 8, "texts", cache)
+
+
+def test_another_model_has_another_name(make_folder: MakeFolder, sentences: list[str]) -> None:
+    folder = make_folder(seed=1)
+    names = [entry_name(LeapEncoder(folder, "cpu"), sentences, "x")]
+    names.append(entry_name(LeapEncoder(make_folder(seed=2), "cpu"), sentences, "x"))
+    (folder / "sentence_bert_config.json").write_text('{"max_seq_length": 7}')
+    names.append(entry_name(LeapEncoder(folder, "cpu"), sentences, "x"))
+    names.append(entry_name(LeapEncoder(folder, "cpu"), sentences, "y"))
+    assert len(set(names)) == 4
+    # The exit settings are no part of what layers compute.
+    (folder / "leap.json").write_text('{"exit": {"threshold": 0.9, "min_layer": 2, "patience": 1}}')
+    assert entry_name(LeapEncoder(folder, "cpu"), sentences, "y") == names[3]
+
+
+@given(st.lists(st.text(max_size=4), max_size=4), st.lists(st.text(max_size=4), max_size=4))
+def test_no_two_lists_of_texts_share_a_hash(one: list[str], two: list[str]) -> None:
+    assert (texts_hash(one) == texts_hash(two)) == (one == two)
+
+
+@pytest.mark.parametrize("damage", ["cut", "flipped", "empty"])
+def test_a_damaged_file_is_encoded_anew(
+    tiny_model: LeapEncoder, sentences: list[str], tmp_path: Path, damage: str
+) -> None:
+    cache = VectorCache(tmp_path / "vectors", WIDE)
+    pooled = layer_vectors(tiny_model, sentences, 8, cache)
+    (file,) = cache.folder.iterdir()
+    content = bytearray(file.read_bytes())
+    content[-100] ^= 1
+    file.write_bytes({"cut": content[:-50], "flipped": content, "empty": b""}[damage])
+    assert pooled.equal(layer_vectors(tiny_model, sentences, 8, cache))
+    (mended,) = cache.folder.iterdir()
+    content[-100] ^= 1
+    assert mended.read_bytes() == content
+
+
+def test_the_folder_stays_below_its_bound(tmp_path: Path, tiny_model: LeapEncoder) -> None:
+    cache = VectorCache(tmp_path / "vectors", 2_500)
+    made: list[str] = []
+
+    def ask(text: str) -> None:
+        def compute() -> dict[str, torch.Tensor]:
+            made.append(text)
+            return {"vectors": torch.ones(200)}
+
+        cache.vectors(tiny_model, [text], "test", compute)
+
+    for text in ("a", "b", "a", "c", "a", "b"):
+        ask(text)
+    # Two fit. c comes in for b, which waited longer than a, and b for c.
+    assert made == ["a", "b", "c", "b"]
+    assert len(list(cache.folder.iterdir())) == 2
+    stray = cache.folder / ".half.123"
+    stray.write_bytes(b"x" * 2_400)
+    ask("d")
+    ask("e")
+    assert sum(file.stat().st_size for file in cache.folder.iterdir()) <= 2_500
+
+
+def test_what_exceeds_the_bound_is_not_kept(tmp_path: Path, tiny_model: LeapEncoder) -> None:
+    cache = VectorCache(tmp_path / "vectors", 100)
+    found = cache.vectors(tiny_model, ["a"], "test", lambda: {"vectors": torch.ones(200)})
+    assert found["vectors"].sum() == 200
+    assert not cache.folder.exists()
+    assert vector_cache(0.0) is None
+
+
+def test_a_folder_that_cannot_be_written_stops_nothing(
+    tmp_path: Path, tiny_model: LeapEncoder, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "vectors").write_text("a file where the folder should be")
+    cache = VectorCache(tmp_path / "vectors", WIDE)
+    found = cache.vectors(tiny_model, ["a"], "test", lambda: {"vectors": torch.ones(3)})
+    assert found["vectors"].tolist() == [1.0, 1.0, 1.0]
+    assert "could not be written" in caplog.text
+
+
+def test_a_write_that_is_killed_leaves_nothing_to_read(
+    tmp_path: Path, tiny_model: LeapEncoder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache = VectorCache(tmp_path / "vectors", WIDE)
+
+    def killed(_: object, path: Path, **__: object) -> None:
+        path.write_bytes(b"half")
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("leap.evaluation.cache.save_file", killed)
+        with pytest.raises(KeyboardInterrupt):
+            cache.vectors(tiny_model, ["a"], "test", lambda: {"vectors": torch.ones(3)})
+    assert list(cache.folder.iterdir()) == []
+    calls: list[int] = []
+    for _ in range(2):
+        cache.vectors(tiny_model, ["a"], "test", lambda: calls.append(1) or {"vectors": torch.ones(3)})
+    assert len(calls) == 1

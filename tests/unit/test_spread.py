@@ -1,0 +1,23 @@
+import pytest
+
+from leap.evaluation.spread import spread
+
+
+def test_spread_by_hand() -> None:
+    seeds = [
+        {"sts": {"spearman_exit": 0.76}, "exit": {"rate": 1.0}, "retrieval": {"x": {"ndcg_at_10_exit": 0.4}}},
+        {"sts": {"spearman_exit": 0.80}, "exit": None, "retrieval": {"x": None}},
+    ]
+    found = spread(seeds)
+    assert found["sts.spearman_exit"] == {
+        "mean": pytest.approx(0.78),
+        # The sample's: root of (0.02^2 + 0.02^2) / 1.
+        "std": pytest.approx(0.0008**0.5),
+        "low": 0.76,
+        "high": 0.80,
+        "n": 2,
+    }
+    # What one seed has not measured is left out, never counted as zero.
+    assert found["exit.rate"] == {"mean": 1.0, "std": None, "low": 1.0, "high": 1.0, "n": 1}
+    assert found["retrieval.x.ndcg_at_10_exit"]["n"] == 1
+    assert set(found) == {"sts.spearman_exit", "exit.rate", "retrieval.x.ndcg_at_10_exit"}

@@ -1,0 +1,187 @@
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.stats import spearmanr
+
+from leap.evaluation.bounds import passes, recommended
+from leap.evaluation.judge import Judge, ScoredPairs
+from leap.evaluation.lengths import length_bins
+from leap.evaluation.neighbours import KeptNeighbours, neighbours, overlap
+from leap.evaluation.strategies import patient, strategies
+from leap.evaluation.sweep import rule_of, sweep
+from leap.evaluation.token_thresholds import chosen_thresholds, cross_fitted, exits_by_tokens
+from leap.exits import ExitRule
+from leap.exits.rules import at_layers, consecutive_similarity, converged
+
+
+def random_pooled(layers: int = 6, rows: int = 40, spread: float = 0.6, seed: int = 0) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    steps = torch.randn(layers + 1, rows, 8, generator=generator)
+    return (steps * (spread ** torch.arange(layers + 1))[:, None, None]).cumsum(0)
+
+
+def slowly_patient(pooled: torch.Tensor, rule: ExitRule, patience: int) -> list[int]:
+    """PABEE's counter, a row and a layer at a time."""
+    depth, found = len(pooled) - 1, []
+    for row in range(pooled.shape[1]):
+        counter, leaves = 0, depth
+        for layer in range(1, depth + 1):
+            if layer <= rule.patience:
+                continue
+            before, now = pooled[layer - rule.patience, row], pooled[layer, row]
+            near = torch.nn.functional.cosine_similarity(now, before, dim=0) >= rule.threshold
+            counter = counter + 1 if near else 0
+            if counter >= patience and layer >= rule.min_layer:
+                leaves = layer
+                break
+        found.append(leaves)
+    return found
+
+
+@given(st.integers(1, 4), st.floats(-1, 1), st.integers(1, 6), st.integers(1, 2), st.integers(0, 3))
+def test_patient_is_pabees_counter(
+    patience: int, threshold: float, min_layer: int, k: int, seed: int
+) -> None:
+    pooled, rule = random_pooled(seed=seed), ExitRule(threshold, min_layer, k)
+    assert patient(pooled, rule, patience).tolist() == slowly_patient(pooled, rule, patience)
+    if patience == 1:
+        assert patient(pooled, rule, 1).equal(converged(pooled, rule))
+
+
+def test_the_table_of_strategies() -> None:
+    rule, pooled = ExitRule(0.9, 2), random_pooled()
+    own = {"heads": lambda vectors: torch.full((vectors.shape[1],), 3)}
+    table = strategies(rule, 6, own)
+    assert list(table) == ["converged", "patience_2", "patience_3", "heads", "near_final"]
+    found = {name: choose(pooled).double().mean().item() for name, choose in table.items()}
+    assert found["converged"] <= found["patience_2"] <= found["patience_3"]
+    assert found["heads"] == 3.0
+    assert list(strategies(rule, 2)) == ["converged", "near_final"]
+
+
+def test_the_judge_by_its_slow_twin() -> None:
+    pooled = random_pooled()
+    near = torch.nn.functional.cosine_similarity
+    scores = near(pooled[-1, :20], pooled[-1, 20:], dim=1).numpy() + np.random.default_rng(0).random(20)
+    pairs = ScoredPairs(torch.arange(20), torch.arange(20, 40), scores)
+    exits = torch.tensor([2, 3, 4, 6] * 10)
+    found = Judge(KeptNeighbours(pooled, 5), pairs)(exits)
+    vectors, full = at_layers(pooled, exits), pooled[-1]
+
+    def correlation(items: torch.Tensor) -> float:
+        return float(spearmanr(near(items[:20].double(), items[20:].double(), dim=1), pairs.scores).statistic)
+
+    assert found == pytest.approx(
+        {
+            "rate": 0.75,
+            "expected_layers": 3.75,
+            "layer_reduction": 6 / 3.75,
+            "similarity": near(vectors, full, dim=1).mean().item(),
+            "nn_at_10": overlap(neighbours(vectors, 5), neighbours(full, 5)).mean().item(),
+            "spearman": correlation(vectors),
+            "quality": correlation(vectors) / correlation(full),
+        },
+        abs=1e-6,
+    )
+    assert "spearman" not in Judge(KeptNeighbours(pooled, 5))(exits)
+
+
+def test_kept_neighbours_computes_a_choice_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = KeptNeighbours(random_pooled(), 5)
+    first = kept(3)
+    monkeypatch.setattr("leap.evaluation.neighbours.nearest", None)
+    assert kept(torch.full((40,), 3)).equal(first)
+    with pytest.raises(TypeError):
+        kept(4)
+
+
+def test_the_sweep_is_every_combination_without_a_forward_pass() -> None:
+    pooled = random_pooled()
+    judge = Judge(KeptNeighbours(pooled, 5))
+    points = sweep(pooled, judge, [0.9, 0.97], [2, 4, 6, 8], [1, 2, 6])
+    # min_layer 6 and 8 and patience 6 leave no early exit in a model of 6 layers.
+    assert {(p["threshold"], p["min_layer"], p["patience"]) for p in points} == {
+        (theta, low, k) for theta in (0.9, 0.97) for low in (2, 4) for k in (1, 2)
+    }
+    for point in points:
+        expected = judge(converged(pooled, rule_of(point)))
+        assert {key: point[key] for key in expected} == expected
+    assert any(point["efficient"] for point in points)
+    for point in points:
+        better = [
+            other
+            for other in points
+            if other["expected_layers"] <= point["expected_layers"]
+            and other["similarity"] > point["similarity"]
+        ]
+        assert not (point["efficient"] and better)
+
+
+def point(layers: float, rate: float = 1.0, similarity: float = 0.95, nn: float = 0.85) -> dict[str, object]:
+    found: dict[str, object] = {
+        "expected_layers": layers,
+        "rate": rate,
+        "similarity": similarity,
+        "nn_at_10": nn,
+    }
+    return {**found, "passes": passes(found)}
+
+
+def test_the_recommended_point_has_the_fewest_layers_of_those_that_pass() -> None:
+    points = [
+        point(2.0, similarity=0.9399),
+        point(3.0, nn=0.7999),
+        point(4.0, similarity=0.94, nn=0.8),
+        point(4.0, similarity=0.96),
+        point(11.0, rate=0.5),
+    ]
+    assert [p["passes"] for p in points] == [False, False, True, True, False]
+    assert recommended(points) == points[3]
+    assert recommended(points[:2]) is None
+
+
+def test_length_bins() -> None:
+    tokens = np.array([3] * 10 + [8] * 5 + [9] * 12 + [40] * 3)
+    found = [(bounds, int(mask.sum())) for bounds, mask in length_bins(tokens, [8, 16])]
+    # The three long ones are too few to say anything.
+    assert found == [([1, 8], 15), ([9, 16], 12)]
+    assert [bounds for bounds, _ in length_bins(tokens, [])] == [[1, None]]
+
+
+def test_thresholds_by_token_count() -> None:
+    # Short sentences stand still from layer 2 on, at the end; long ones do too, but far from the end.
+    pooled = random_pooled(rows=60, spread=0.9)
+    tokens = torch.tensor([5, 20] * 30)
+    short = tokens == 5
+    pooled[2:, short] = pooled[6, short]
+    pooled[3:6, ~short] = pooled[3, ~short]
+    pooled[2, ~short] = pooled[6, ~short] = -pooled[3, ~short]
+    rule = ExitRule(0.95, 2)
+    assert converged(pooled, rule).tolist() == [3, 4] * 30
+    table = chosen_thresholds(pooled, tokens, rule, [0.99, 0.9], [8])
+    assert [(row["tokens"], row["threshold"], row["n"]) for row in table] == [
+        ([1, 8], 0.9, 30),
+        ([9, None], None, 30),
+    ]
+    exits = exits_by_tokens(pooled, tokens, rule, table)
+    assert exits[~short].tolist() == [6] * 30
+    assert (exits[short] <= 3).all()
+    fitted = cross_fitted(pooled, tokens, rule, [0.99, 0.9], [8])
+    # Every second sentence is a half, so each half has one length and knows nothing of the other.
+    assert fitted is not None
+    assert fitted.equal(converged(pooled, rule))
+    mixed = torch.randperm(60, generator=torch.Generator().manual_seed(1))
+    fitted = cross_fitted(pooled[:, mixed], tokens[mixed], rule, [0.99, 0.9], [8])
+    assert fitted is not None
+    assert fitted[~short[mixed]].tolist() == [6] * 30
+    assert cross_fitted(pooled[:, :19], tokens[:19], rule, [0.9], [8]) is None
+
+
+def test_one_threshold_for_all_lengths_is_the_rule() -> None:
+    pooled, rule = random_pooled(), ExitRule(0.9, 2, 2)
+    tokens = torch.arange(40)
+    table = [{"tokens": [1, 10], "threshold": 0.9}, {"tokens": [11, None], "threshold": 0.9}]
+    assert exits_by_tokens(pooled, tokens, rule, table).equal(converged(pooled, rule))
+    assert (consecutive_similarity(pooled, 2) >= 0.9).any()
