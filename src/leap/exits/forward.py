@@ -8,7 +8,7 @@ from torch.nn import functional as F
 
 from leap.exits.rules import ExitRule
 from leap.model.batches import Batch
-from leap.model.encoder import Encoder, mean_pool
+from leap.model.encoder import Encoder
 
 
 def exit_forward(encoder: Encoder, batch: Batch, rule: ExitRule) -> tuple[Tensor, Tensor]:
@@ -33,7 +33,7 @@ def exit_forward(encoder: Encoder, batch: Batch, rule: ExitRule) -> tuple[Tensor
         states = layer(states, batch)
         if number < rule.first_check() - rule.patience:
             continue
-        pooled = mean_pool(states, batch)
+        pooled = encoder.pool(states, batch)
         if number == depth:
             vectors[rows] = pooled
         elif number >= rule.first_check():
@@ -56,4 +56,4 @@ def layer_forward(encoder: Encoder, batch: Batch, layer: int) -> Tensor:
     states = encoder.embed(batch)
     for block in encoder.layers[:layer]:
         states = block(states, batch)
-    return mean_pool(states, batch)
+    return encoder.pool(states, batch)
