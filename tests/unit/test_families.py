@@ -1,4 +1,4 @@
-"""Every family against transformers, layer by layer, and against plain SentenceTransformer, text to vector."""
+"""Every family against transformers, layer by layer, and against SentenceTransformer, text to vector."""
 
 import json
 import random

