@@ -44,7 +44,7 @@ def exit_forward(encoder: Encoder, batch: Batch, rule: ExitRule) -> tuple[Tensor
                 if leaves.all():
                     break
                 stays = ~leaves
-                batch, states = batch.keep(stays.tolist(), states)
+                batch, states = batch.keep(stays, states)
                 rows, pooled = rows[stays], pooled[stays]
                 recent = deque((earlier[stays] for earlier in recent), maxlen=rule.patience)
         recent.append(pooled)

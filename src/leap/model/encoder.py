@@ -139,8 +139,8 @@ class Layer(nn.Module):
 def attention(query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None = None) -> Tensor:
     """softmax(q k^T / sqrt(d) + bias) v, all [rows, heads, length, d], the bias [heads, length, length]."""
     length, width = query.shape[-2:]
-    if query.device.type == "cpu" and length <= PLAIN_ATTENTION:
-        # PyTorch's fused CPU kernel takes twice as long on rows this short, forward and backward.
+    if query.device.type == "cpu" and length <= PLAIN_ATTENTION and torch.is_grad_enabled():
+        # With its backward pass, PyTorch's fused CPU kernel takes twice as long on rows this short.
         scores = query * width**-0.5 @ key.transpose(-1, -2)
         return torch.softmax(scores if bias is None else scores + bias, -1) @ value
     mask = None if bias is None else bias.to(query.dtype)
@@ -217,11 +217,17 @@ class Encoder(nn.Module):
 
 def mean_pool(states: Tensor, batch: Batch) -> Tensor:
     """The mean over each row's tokens, [N, D] to [B, D] float32."""
+    if len(batch.groups) == 1:
+        return states.view(batch.groups[0].rows, batch.groups[0].length, -1).mean(1, dtype=torch.float32)
+    if states.device.type == "cpu" and states.dtype == torch.float32 and not torch.is_grad_enabled():
+        # One kernel for all lengths: the loop over them costs as much as a tenth of a narrow layer.
+        starts = batch.lengths.cumsum(0) - batch.lengths
+        return F.embedding_bag(torch.arange(len(states)), states, starts, mode="mean")
     parts = [
         states[group.start : group.stop].view(group.rows, group.length, -1).mean(1, dtype=torch.float32)
         for group in batch.groups
     ]
-    return parts[0] if len(parts) == 1 else torch.cat(parts)
+    return torch.cat(parts)
 
 
 def first_token(states: Tensor, batch: Batch) -> Tensor:
