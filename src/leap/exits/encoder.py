@@ -18,6 +18,7 @@ from leap.exits.texts import checked_texts, text_batches
 from leap.model.batches import Batch
 from leap.model.encoder import Encoder
 from leap.model.find import find_model
+from leap.model.int8 import to_int8
 from leap.model.pooling import normalizes
 from leap.model.tokenizer import SentenceTokenizer
 
@@ -47,6 +48,7 @@ class LeapEncoder:
         revision: str | None = None,
         model_kwargs: dict[str, Any] | None = None,
         truncate_dim: int | None = None,
+        quantize: Literal["int8"] | None = None,
     ) -> None:
         """Loads a model; the arguments are SentenceTransformer's.
 
@@ -60,6 +62,8 @@ class LeapEncoder:
             revision: commit, tag or branch of a hub repository; main if None.
             model_kwargs: `dtype` (float32, bfloat16, float16, as a torch.dtype or its name), nothing else.
             truncate_dim: keep only the first dimensions of vectors.
+            quantize: int8 computes linear layers in 8 bits, on a CPU only; exits may move, so calibrate
+                with it where it is served with it.
 
         Raises:
             UserError: the model cannot be had, is incomplete, or is not one that the encoder computes.
@@ -68,6 +72,9 @@ class LeapEncoder:
         self.folder = find_model(model_name_or_path, revision)
         self.device = resolve_device(device or "auto")
         self.encoder = Encoder.load(self.folder).to(self.device, dtype_of(model_kwargs))
+        self.quantize = quantize
+        if quantize is not None:
+            self._to_int8()
         self.tokenizer = SentenceTokenizer(self.folder)
         self.rule = read_rule(self.folder, self.depth)
         self.normalizes = normalizes(self.folder)
@@ -84,8 +91,12 @@ class LeapEncoder:
 
         Raises:
             UserError: there is no such device.
+            ValueError: the model is quantized, and this is no CPU.
         """
-        self.device = resolve_device(device)
+        wanted = resolve_device(device)
+        if self.quantize is not None and wanted.type != "cpu":
+            raise ValueError(f"a model with quantize={self.quantize!r} stays on the CPU")
+        self.device = wanted
         self.encoder.to(self.device)
         return self
 
@@ -199,6 +210,15 @@ class LeapEncoder:
     ) -> Iterator[tuple[list[int], Batch]]:
         for rows, batch in text_batches(self.tokenizer, texts, prompt, batch_size, show):
             yield rows, batch.to(self.device)
+
+    def _to_int8(self) -> None:
+        if self.quantize != "int8":
+            raise ValueError(f"quantize {self.quantize!r} is not supported, only 'int8'")
+        if self.device.type != "cpu" or self.encoder.words.weight.dtype != torch.float32:
+            raise ValueError(
+                "quantize='int8' is for float32 weights on a CPU: leave out model_kwargs, set device='cpu'"
+            )
+        to_int8(self.encoder)
 
     def _dimensions(self, truncate_dim: int | None) -> int:
         width = self.encoder.config.width
