@@ -1,7 +1,7 @@
 """Linear layers in int8 for CPUs: about 1.5 times faster where they are wide, no gain below some 256 columns.
 
-Weights have a scale for each output channel, inputs one for each token, so a row stays independent of its batch;
-PyTorch's own dynamic quantisation takes one scale for the whole batch and would break that.
+Weights have a scale for each output channel, inputs one for each token, so a row stays independent of its
+batch; PyTorch's own dynamic quantisation takes one scale for the whole batch and would break that.
 """
 
 import warnings
