@@ -1,5 +1,6 @@
 """Where sentences leave by their length: inputs longer than the training's leave differently."""
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -28,9 +29,8 @@ def exits_by_length(
     ends = torch.tensor(list(bins))
     numbers = torch.bucketize(tokens, ends)  # ends[i - 1] < tokens <= ends[i]
     report = []
-    for number in numbers.unique().tolist():
+    for number in sorted(set(numbers.tolist())):
         inside = exits[numbers == number]
-        layers, counts = inside.unique(return_counts=True)
         report.append(
             {
                 "from": bins[number - 1] + 1 if number else 1,
@@ -38,7 +38,7 @@ def exits_by_length(
                 "n": len(inside),
                 "expected_layers": inside.double().mean().item(),
                 "rate": (inside < depth).double().mean().item(),
-                "layers": dict(zip(map(str, layers.tolist()), counts.tolist(), strict=True)),
+                "layers": {str(layer): count for layer, count in sorted(Counter(inside.tolist()).items())},
             }
         )
     return report
