@@ -57,7 +57,7 @@ class PaddedBert(nn.Module):
         from transformers import BertConfig, BertModel
 
         self.bert = BertModel(BertConfig(**encoder.config.hugging_face()), add_pooling_layer=False)
-        self.config = encoder.config
+        self.packs = encoder.packs
 
     def forward(self, batch: Batch) -> Tensor:
         """Every layer's pooled vectors, [L + 1, B, D]."""

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from leap import bench
 from leap.errors import UserError
 from leap.progress import log_to_stderr
 
@@ -17,6 +18,8 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+
+app.add_typer(bench.app, name="bench")
 
 Params = Annotated[Path, typer.Option(help="The settings file.")]
 

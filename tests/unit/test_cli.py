@@ -1,5 +1,6 @@
 """The `leap` command: one message for a mistake, exit code 1, no traceback, nothing half-written."""
 
+import json
 import os
 import shutil
 import subprocess
@@ -7,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from tiny_models import MakeFolder
 
 PROJECT = Path(__file__).parents[2]
 
@@ -52,3 +54,20 @@ def test_a_mistake_is_one_message(project: Path, arguments: tuple[str, ...], mes
     assert message in done.stderr
     assert "Traceback" not in done.stderr
     assert (project / "params.yaml").read_text() == before
+
+
+def test_bench_latency(project: Path, make_folder: MakeFolder) -> None:
+    (project / "lines.txt").write_text("ba be\nbi bo bu\n\nba be\n")
+    options = ("--sentences", "lines.txt", "--batch", "1", "--length", "sentences", "--warmup", "0")
+    options += ("--iterations", "5", "--device", "cpu", "--out", "latency.json")
+    done = leap(project, "bench", "latency", str(make_folder()), *options)
+    assert done.returncode == 0, done.stderr
+    assert "| monitored | 1 |" in done.stdout
+    found = json.loads((project / "latency.json").read_text())
+    assert {row["path"] for row in found["rows"]} == {"full", "exit", "monitored", "truncated"}
+    assert found["environment"]["cpu"]
+    assert found["exit_rule"] == {"threshold": 0.95, "min_layer": 5, "patience": 1}
+    for wrong, message in ((("--rival", "tea"), "rivals.0"), (("--min-layer", "9"), "min_layer 9")):
+        done = leap(project, "bench", "latency", str(make_folder()), *options, *wrong)
+        assert (done.returncode, done.stderr.splitlines()[-1][:7]) == (1, "error: ")
+        assert message in done.stderr

@@ -79,7 +79,8 @@ def test_more_layers_than_there_are(tiny_folder: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "named"),
     [
-        ({"model_type": "roberta"}, "'roberta'"),
+        ({"model_type": "albert"}, "'albert'"),
+        ({"is_decoder": True}, "no decoders"),
         ({"hidden_act": "relu"}, "'relu'"),
         ({"position_embedding_type": "relative_key"}, "'relative_key'"),
     ],

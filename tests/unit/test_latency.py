@@ -5,8 +5,17 @@ import numpy as np
 import pytest
 import torch
 
-from leap.evaluation import latency
-from leap.evaluation.latency import PASSES, is_mixed, latency_figures, random_batches, spread, timed
+from leap.evaluation import latency, rivals
+from leap.evaluation.floor import floor
+from leap.evaluation.latency import (
+    PASSES,
+    is_mixed,
+    joined_rows,
+    latency_figures,
+    random_batches,
+    spread,
+    timed,
+)
 from leap.exits import ExitRule, LeapEncoder
 from leap.model.batches import Batch, pack
 from leap.settings.evaluation import LatencySettings
@@ -16,6 +25,7 @@ MIXED = ExitRule(0.885, 2, 2)
 
 def settings(**changes: object) -> LatencySettings:
     values = {"batch_sizes": [1, 8], "warmup": 1, "iterations": 10, "device": "cpu", "precision": "fp32"}
+    values |= {"lengths": ["sentences"], "rivals": []}
     return LatencySettings.model_validate(values | changes)
 
 
@@ -136,3 +146,72 @@ def test_is_mixed() -> None:
     assert is_mixed(torch.tensor([[5, 5], [5, 6]]))
     # Batches that differ from each other but not within are not mixed.
     assert not is_mixed(torch.tensor([[5, 5], [6, 6]]))
+
+
+def test_joined_rows_are_whole_sentences_in_another_order() -> None:
+    rows = [[2, *range(start, start + 5), 3] for start in range(10, 60, 5)]
+    joined = joined_rows(rows, 12, seed=1)
+    assert len(joined) == 5
+    assert all((len(row), row[0], row[-1]) == (12, 2, 3) for row in joined)
+    inner = [token for row in joined for token in row[1:-1]]
+    assert sorted(inner) == list(range(10, 60))
+    assert inner != sorted(inner)
+    assert all(inner[place] % 5 == place % 5 for place in range(50))
+    assert len(joined_rows(rows[:1], 30, seed=1)[0]) == 30
+
+
+def test_lengths_are_measured_one_after_the_other(tiny_model: LeapEncoder, sentences: list[str]) -> None:
+    figures = latency_figures(
+        tiny_model, sentences, MIXED, settings(batch_sizes=[2], lengths=["sentences", 16, 500]), seed=1
+    )
+    found = {row["length"]: row["tokens"] for row in figures["rows"]}
+    # The tiny model has 32 positions.
+    assert (found[16], found[500]) == (16, 32)
+    first = next(row for row in figures["rows"] if row["path"] == "exit")
+    assert first["length"] == "sentences"
+    assert figures["speed_up"] == first["speed_up"]
+
+
+def test_rivals_compute_the_same_and_stand_in_the_same_run(
+    tiny_model: LeapEncoder, sentences: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(_: LeapEncoder) -> rivals.Padded:
+        raise OSError("no compiler\nand more")
+
+    def other(_: LeapEncoder) -> rivals.Padded:
+        return lambda ids, mask: torch.ones(len(ids), 16)
+
+    def eager(model: LeapEncoder) -> rivals.Padded:
+        return rivals._Pooled(model, "eager")
+
+    monkeypatch.setattr(
+        rivals, "RIVALS", {"sentence_transformers": eager, "torch_compile": broken, "onnxruntime": other}
+    )
+    names = ["sentence_transformers", "torch_compile", "onnxruntime"]
+    figures = latency_figures(tiny_model, sentences, MIXED, settings(batch_sizes=[4], rivals=names), seed=1)
+    row = next(row for row in figures["rows"] if row["path"] == "sentence_transformers")
+    assert row["expected_layers"] == 5
+    assert row["ms_p50"] > 0
+    assert set(figures["rivals_missing"]) == {"torch_compile", "onnxruntime"}
+    assert figures["rivals_missing"]["torch_compile"] == "OSError: no compiler"
+    assert "its vectors differ" in figures["rivals_missing"]["onnxruntime"]
+
+
+def test_padded_by_hand() -> None:
+    ids, mask = rivals.padded(pack([[7], [8, 9], [5, 6, 4]]), pad_token=1)
+    assert ids.tolist() == [[7, 1, 1], [8, 9, 1], [5, 6, 4]]
+    assert mask.tolist() == [[1, 0, 0], [1, 1, 0], [1, 1, 1]]
+
+
+def test_what_takes_too_long_is_stopped() -> None:
+    with pytest.raises(TimeoutError, match="more than 1 s"), rivals.time_limit(1):
+        while True:
+            pass
+
+
+def test_floor_counts_every_weight_once(tiny_model: LeapEncoder) -> None:
+    found = floor(tiny_model.encoder.layers, torch.device("cpu"))
+    # A layer of width 16 and 32 inner columns: 4 * 16 * 16 + 2 * 16 * 32 weights, 9 * 16 + 32 + 16 others.
+    assert found["weight_bytes"] == 5 * 4 * (4 * 16 * 16 + 2 * 16 * 32 + 4 * 16 + 32 + 16 + 4 * 16)
+    assert 1e8 < found["bandwidth_bytes_per_second"] < 1e13
+    assert found["ms"] == pytest.approx(found["weight_bytes"] / found["bandwidth_bytes_per_second"] * 1000)

@@ -87,7 +87,11 @@ def test_changes_are_set_as_they_stand() -> None:
 @pytest.mark.parametrize(
     ("name", "change", "message"),
     [
-        ("none", "train.epochs=1", r"none.yaml is missing: the profiles in .* are embedded, gpu, local, paper"),
+        (
+            "none",
+            "train.epochs=1",
+            r"none.yaml is missing: the profiles in .* are embedded, gpu, local, paper",
+        ),
         ("embedded", "train.epochs", "expected key=value"),
         ("embedded", "train..epochs=1", "expected key=value"),
         ("embedded", "train.epochs=[", "not valid YAML"),

@@ -1,9 +1,10 @@
-"""Latency of four paths through one model on the same real batches (paper, Appendix "Latency Measurement").
+"""Latency of several paths through one model on the same batches (paper, Appendix "Latency Measurement").
 
 full        all layers, pooled once
 exit        Algorithm 1
 monitored   Algorithm 1 with a threshold that no cosine reaches: every check is made and no row leaves
 truncated   cut at exit's expected depth, rounded: what fixed depth gives for the same number of layers
+and the rivals that the settings name: the full model, run by others (`leap.evaluation.latency_rivals`).
 
 Batches are random, so exits and lengths may differ within one, as in service. They are tokenised, packed and
 on the device beforehand; the paths take turns batch by batch, so drift hits all alike.
@@ -11,12 +12,16 @@ on the device beforehand; the paths take turns batch by batch, so drift hits all
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from leap.evaluation.floor import floor
+from leap.evaluation.latency_rivals import Rival, open_rivals
 from leap.exits import ExitRule, LeapEncoder
 from leap.exits.forward import exit_forward, layer_forward
 from leap.model.batches import Batch, pack
@@ -28,6 +33,15 @@ PASSES = 5
 UNREACHABLE = 2.0
 
 Forward = Callable[[Batch], Any]
+Times = np.ndarray[Any, np.dtype[np.float64]]
+
+
+@dataclass(frozen=True)
+class TimedPath:
+    """One way through the model: what is called, and how many layers it computes a sentence, on average."""
+
+    forward: Forward
+    layers: float
 
 
 @torch.inference_mode()
@@ -48,27 +62,45 @@ def latency_figures(
     if precision == "fp16":
         model.encoder.half()
     token_ids = model.tokenizer(sentences)
+    first = pack(sorted(token_ids[:2], key=len)).to(model.device)
+    rivals, missing = open_rivals(settings.rivals, model, first)
     batches = max(1, settings.iterations // PASSES)
     rows = []
-    for size in settings.batch_sizes:
-        drawn = random_batches(token_ids, size, batches, seed)
-        rows += _rows_of(model, [batch.to(model.device) for batch in drawn], rule, settings.warmup)
+    for length in settings.lengths:
+        limit = model.tokenizer.max_length
+        ids = token_ids if length == "sentences" else joined_rows(token_ids, min(length, limit), seed)
+        for size in settings.batch_sizes:
+            drawn = [batch.to(model.device) for batch in random_batches(ids, size, batches, seed)]
+            rows += _rows_of(model, drawn, length, rule, rivals, settings.warmup)
     smallest = min(settings.batch_sizes)
     exits = next(row for row in rows if row["path"] == "exit" and row["batch"] == smallest)
     return {
         "rows": rows,
         "speed_up": exits["speed_up"],
+        "floor": floor(model.encoder.layers, model.device),
+        "rivals_missing": missing,
         "protocol": {
             "warmup": settings.warmup,
             "iterations": batches * PASSES,
             "batches": batches,
-            "precision": precision,
+            "precision": model.quantize or precision,
             "threads": torch.get_num_threads(),
             "speed_up_at_batch": smallest,
-            "input": "tokenised, packed and on the device beforehand",
+            "input": "tokenised, packed (for rivals padded) and on the device beforehand",
             "clock": "CUDA events" if model.device.type == "cuda" else "perf_counter",
         },
     }
+
+
+def joined_rows(token_ids: Sequence[list[int]], length: int, seed: int) -> list[list[int]]:
+    """Sentences in a random order joined and cut into rows of one length, between their special tokens."""
+    order = np.random.default_rng([seed, length]).permutation(len(token_ids))
+    inner = list(chain.from_iterable(token_ids[row][1:-1] for row in order))
+    while len(inner) < length:
+        inner += inner
+    first, last = token_ids[0][0], token_ids[0][-1]
+    starts = range(0, len(inner) - (length - 2) + 1, length - 2)
+    return [[first, *inner[start : start + length - 2], last] for start in starts]
 
 
 def random_batches(token_ids: Sequence[list[int]], size: int, number: int, seed: int) -> list[Batch]:
@@ -81,28 +113,44 @@ def random_batches(token_ids: Sequence[list[int]], size: int, number: int, seed:
     return batches
 
 
-def _rows_of(model: LeapEncoder, batches: list[Batch], rule: ExitRule, warmup: int) -> list[dict[str, Any]]:
-    """The rows of one batch size."""
+def own_paths(model: LeapEncoder, rule: ExitRule, exits: Tensor) -> dict[str, TimedPath]:
+    """The ways through the encoder itself; `exits` are the layers at which the batches' rows leave."""
     encoder, depth = model.encoder, model.depth
-    exits = torch.stack([exit_forward(encoder, batch, rule)[1] for batch in batches])
     monitor = ExitRule(UNREACHABLE, rule.min_layer, rule.patience)
-    cut = round(exits.double().mean().item())
-    paths: dict[str, Forward] = {
-        "full": lambda batch: layer_forward(encoder, batch, depth),
-        "exit": lambda batch: exit_forward(encoder, batch, rule),
-        "monitored": lambda batch: exit_forward(encoder, batch, monitor),
-        "truncated": lambda batch: layer_forward(encoder, batch, cut),
+    expected = exits.double().mean().item()
+    cut = round(expected)
+    return {
+        "full": TimedPath(lambda batch: layer_forward(encoder, batch, depth), depth),
+        "exit": TimedPath(lambda batch: exit_forward(encoder, batch, rule), expected),
+        "monitored": TimedPath(lambda batch: exit_forward(encoder, batch, monitor), depth),
+        "truncated": TimedPath(lambda batch: layer_forward(encoder, batch, cut), cut),
     }
-    layers = {"full": depth, "exit": exits.double().mean().item(), "monitored": depth, "truncated": cut}
-    times = timed(paths, batches, warmup, cuda_timer if model.device.type == "cuda" else cpu_timer)
+
+
+def _rows_of(
+    model: LeapEncoder,
+    batches: list[Batch],
+    length: str | int,
+    rule: ExitRule,
+    rivals: dict[str, Rival],
+    warmup: int,
+) -> list[dict[str, Any]]:
+    """The rows of one length and batch size."""
+    depth = model.depth
+    exits = torch.stack([exit_forward(model.encoder, batch, rule)[1] for batch in batches])
+    paths = own_paths(model, rule, exits)
+    paths |= {name: TimedPath(rival.prepared(batches), depth) for name, rival in rivals.items()}
+    timer = cuda_timer if model.device.type == "cuda" else cpu_timer
+    times = timed({name: path.forward for name, path in paths.items()}, batches, warmup, timer)
     shared = {
         "batch": batches[0].rows,
+        "length": length,
         "tokens": sum(len(batch.ids) for batch in batches) / sum(batch.rows for batch in batches),
     }
     full = _typical(times["full"])
     rows = []
     for path, milliseconds in times.items():
-        speed_up = full / _typical(milliseconds)
+        speed_up, layers = full / _typical(milliseconds), paths[path].layers
         rows.append(
             {
                 "device": model.device.type,
@@ -110,9 +158,9 @@ def _rows_of(model: LeapEncoder, batches: list[Batch], rule: ExitRule, warmup: i
                 **shared,
                 "mixed": path == "exit" and is_mixed(exits),
                 **spread(milliseconds),
-                "expected_layers": layers[path],
+                "expected_layers": layers,
                 "speed_up": speed_up,
-                "layer_reduction_realised": speed_up / (depth / layers[path]),
+                "layer_reduction_realised": speed_up / (depth / layers),
                 "monitoring_overhead": 1 / speed_up - 1 if path == "monitored" else None,
             }
         )
@@ -121,7 +169,7 @@ def _rows_of(model: LeapEncoder, batches: list[Batch], rule: ExitRule, warmup: i
 
 def timed(
     paths: dict[str, Forward], batches: Sequence[Batch], warmup: int, timer: Callable[[Forward, Batch], float]
-) -> dict[str, np.ndarray[Any, np.dtype[np.float64]]]:
+) -> dict[str, Times]:
     """Times every path on every batch in turns.
 
     Args:
@@ -165,7 +213,7 @@ def cuda_timer(path: Forward, batch: Batch) -> float:
     return float(start.elapsed_time(end))
 
 
-def spread(milliseconds: np.ndarray[Any, np.dtype[np.float64]]) -> dict[str, float]:
+def spread(milliseconds: Times) -> dict[str, float]:
     """Percentiles, mean and sample standard deviation of all timed calls."""
     p50, p95, p99 = (float(value) for value in np.percentile(milliseconds, [50, 95, 99]))
     return {
@@ -182,6 +230,6 @@ def is_mixed(exits: Tensor) -> bool:
     return bool((exits != exits[:, :1]).any())
 
 
-def _typical(milliseconds: np.ndarray[Any, np.dtype[np.float64]]) -> float:
+def _typical(milliseconds: Times) -> float:
     """The mean over batches of each batch's median: weighs batches by their work and ignores outliers."""
     return float(np.median(milliseconds, axis=0).mean())

@@ -1,27 +1,33 @@
 """`LeapEncoder`: sentence vectors with early exit, by SentenceTransformer's arguments."""
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+import logging
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-import numpy as np
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from leap.errors import UserError
 from leap.exits.calibration import Calibration
 from leap.exits.forward import exit_forward
 from leap.exits.heads import Heads
 from leap.exits.lens import Lens
+from leap.exits.output import Precision, check_precision, converted, finished
 from leap.exits.policy import ByHeads, Calibrated, ExitPolicy, Fixed, Patient
+from leap.exits.prompts import Prompts
 from leap.exits.rules import ExitRule, at_layers, near_final
-from leap.model.batches import Batch, by_length
+from leap.exits.texts import checked_texts, text_batches
+from leap.model.batches import Batch
 from leap.model.encoder import Encoder
+from leap.model.find import find_model
+from leap.model.int8 import to_int8
+from leap.model.pooling import normalizes
 from leap.model.tokenizer import SentenceTokenizer
-from leap.progress import bar
+
+log = logging.getLogger(__name__)
 
 Strategy = Literal["converged", "patience", "heads", "calibrated", "full", "fixed", "near_final"]
 
@@ -39,22 +45,48 @@ class LeapEncoder:
         >>> vectors, layers = model.encode(["a sentence"], return_exit_layers=True)
     """
 
-    def __init__(self, folder: str | Path, device: str = "auto") -> None:
-        """Loads a model folder.
+    def __init__(
+        self,
+        model_name_or_path: str | Path,
+        device: str | None = None,
+        *,
+        prompts: dict[str, str] | None = None,
+        default_prompt_name: str | None = None,
+        revision: str | None = None,
+        model_kwargs: dict[str, Any] | None = None,
+        truncate_dim: int | None = None,
+        quantize: Literal["int8"] | None = None,
+    ) -> None:
+        """Loads a model; the arguments are SentenceTransformer's.
 
         Args:
-            folder: a folder as `stages/train.py`, sentence-transformers or Hugging Face saves it.
-            device: cpu, cuda, cuda:N, or auto for cuda where there is one.
+            model_name_or_path: a folder as `stages/train.py`, sentence-transformers or Hugging Face saves it,
+                an installed package that holds one, or a hub id. Only a hub id that is not in the cache
+                asks the network; no pickle and no code is read.
+            device: cpu, cuda, cuda:N; cuda where there is one if None or "auto".
+            prompts: prompts by name, over those of the folder's config_sentence_transformers.json.
+            default_prompt_name: the prompt that is put before every sentence if `encode` names none.
+            revision: commit, tag or branch of a hub repository; main if None.
+            model_kwargs: `dtype` (float32, bfloat16, float16, as a torch.dtype or its name), nothing else.
+            truncate_dim: keep only the first dimensions of vectors.
+            quantize: int8 computes linear layers in 8 bits, on a CPU only; exits may move, so calibrate
+                with it where it is served with it.
 
         Raises:
-            UserError: the folder is incomplete, or of a family that the encoder does not compute.
+            UserError: the model cannot be had, is incomplete, or is not one that the encoder computes.
+            ValueError: an argument is not supported.
         """
-        self.folder = Path(folder)
-        self.device = resolve_device(device)
-        self.encoder = Encoder.load(self.folder).to(self.device)
+        self.folder = find_model(model_name_or_path, revision)
+        self.device = resolve_device(device or "auto")
+        self.encoder = Encoder.load(self.folder).to(self.device, dtype_of(model_kwargs))
+        self.quantize = quantize
+        if quantize is not None:
+            self._to_int8()
         self.tokenizer = SentenceTokenizer(self.folder)
         self.rule = read_rule(self.folder, self.depth)
-        self.normalizes = _has_normalize(self.folder)
+        self.normalizes = normalizes(self.folder)
+        self.prompts = Prompts.load(self.folder, prompts, default_prompt_name)
+        self.truncate_dim = truncate_dim
 
     @property
     def depth(self) -> int:
@@ -76,17 +108,36 @@ class LeapEncoder:
         """The folder's calibration; reading it raises UserError where there is none for these weights."""
         return Calibration.load(self.folder, self.depth).to(self.device)
 
+    def to(self, device: str) -> "LeapEncoder":
+        """Moves the model to a device: cpu, cuda, cuda:N or auto.
+
+        Raises:
+            UserError: there is no such device.
+            ValueError: the model is quantized, and this is no CPU.
+        """
+        wanted = resolve_device(device)
+        if self.quantize is not None and wanted.type != "cpu":
+            raise ValueError(f"a model with quantize={self.quantize!r} stays on the CPU")
+        self.device = wanted
+        self.encoder.to(self.device)
+        return self
+
     @torch.inference_mode()
     def encode(
         self,
-        sentences: str | Sequence[str],
-        *,
+        sentences: str | Iterable[str],
+        prompt_name: str | None = None,
         prompt: str | None = None,
         batch_size: int = 32,
-        show_progress_bar: bool = False,
+        show_progress_bar: bool | None = None,
+        output_value: Literal["sentence_embedding"] = "sentence_embedding",
+        precision: Precision = "float32",
         convert_to_numpy: bool = True,
         convert_to_tensor: bool = False,
+        device: str | None = None,
         normalize_embeddings: bool = False,
+        truncate_dim: int | None = None,
+        *,
         threshold: float | None = None,
         min_layer: int | None = None,
         patience: int | None = None,
@@ -98,17 +149,23 @@ class LeapEncoder:
     ) -> Any:
         """The sentences' vectors.
 
-        The arguments up to `normalize_embeddings` are SentenceTransformer.encode's
-        (sbert.net, package reference). Vectors are normalised where the folder's own modules say so.
+        The arguments up to `truncate_dim` are SentenceTransformer.encode's, in its order (sbert.net, package
+        reference; `pool` and `chunk_size` do not exist here). Vectors are normalised where the folder's own
+        modules say so. Several threads may call this at once, unless one of them moves the model (`device`).
 
         Args:
-            sentences: one sentence or several.
-            prompt: text put before every sentence.
+            sentences: one sentence, or any iterable of them.
+            prompt_name: the name of one of the model's prompts, put before every sentence.
+            prompt: the text of the prompt itself; wins over prompt_name.
             batch_size: rows computed together; a row's vector does not depend on it.
-            show_progress_bar: shows a bar on stderr.
+            show_progress_bar: shows a bar on stderr; if None, where this module's logger is at INFO or DEBUG.
+            output_value: sentence_embedding, the only one there is.
+            precision: float32, or fewer bits: int8, uint8, binary, ubinary.
             convert_to_numpy: return a numpy array; else a list of tensors.
             convert_to_tensor: return one tensor; wins over convert_to_numpy.
+            device: move the model there first.
             normalize_embeddings: scale the vectors to length 1.
+            truncate_dim: keep only the first dimensions; the model's own setting if None.
             threshold: theta; the folder's own if None, like the next two. A strategy ignores what it has no
                 use for: calibrated ignores all three.
             min_layer: l_min; for near_final it is 1 if None.
@@ -132,10 +189,22 @@ class LeapEncoder:
             [N, D] float32, or [D] for one sentence; with `return_exit_layers` a pair.
 
         Raises:
+            TypeError: a sentence is no string.
             ValueError: an argument does not fit the model.
             UserError: the strategy or the lens needs a file that the folder does not have.
         """
-        texts = [sentences] if isinstance(sentences, str) else list(sentences)
+        texts = checked_texts(sentences)
+        check_precision(precision)
+        if output_value != "sentence_embedding":
+            raise ValueError(f"output_value {output_value!r} is not supported, only 'sentence_embedding'")
+        if batch_size < 1:
+            raise ValueError(f"batch_size {batch_size} must be at least 1")
+        dimensions = self._dimensions(truncate_dim)
+        prompt = self.prompts.text(prompt, prompt_name)
+        if show_progress_bar is None:
+            show_progress_bar = log.getEffectiveLevel() in (logging.INFO, logging.DEBUG)
+        if device is not None:
+            self.to(device)
         rule = ExitRule(
             self.rule.threshold if threshold is None else threshold,
             self.rule.min_layer if min_layer is None else min_layer,
@@ -147,13 +216,13 @@ class LeapEncoder:
             leave = self._oracle(rule.threshold, 1 if min_layer is None else min_layer, mapping)
         else:
             leave = self._exits(self._policy(strategy, rule, layer, pabee_patience), mapping)
-        vectors = torch.empty(len(texts), self.encoder.config.width, device=self.device)
+        kept_on = self.device if convert_to_tensor or not convert_to_numpy else torch.device("cpu")
+        vectors = torch.empty(len(texts), dimensions, device=kept_on)
         exits = torch.empty(len(texts), dtype=torch.int64)
         for rows, batch in self._batches(texts, prompt, batch_size, show_progress_bar):
-            vectors[rows], exits[rows] = leave(batch)
-        if normalize_embeddings or self.normalizes:
-            vectors = F.normalize(vectors, dim=-1)
-        result = _converted(vectors, convert_to_numpy, convert_to_tensor)
+            pooled, exits[rows] = leave(batch)
+            vectors[rows] = finished(pooled, self.normalizes, dimensions, normalize_embeddings).to(kept_on)
+        result: Any = converted(vectors, precision, convert_to_numpy, convert_to_tensor)
         layers: Any = exits.numpy()
         if isinstance(sentences, str):
             result, layers = result[0], int(layers[0])
@@ -169,17 +238,31 @@ class LeapEncoder:
             The sentences' indices and their vectors, [L + 1, B, D] float32 on the CPU, not normalised;
             index 0 is the embedding layer.
         """
-        for rows, batch in self._batches(list(sentences), None, batch_size, show_progress_bar):
+        texts, prompt = checked_texts(sentences), self.prompts.text(None, None)
+        for rows, batch in self._batches(texts, prompt, batch_size, show_progress_bar):
             yield rows, self.encoder(batch).cpu()
 
     def _batches(
         self, texts: list[str], prompt: str | None, batch_size: int, show: bool
     ) -> Iterator[tuple[list[int], Batch]]:
-        token_ids = self.tokenizer([prompt + text for text in texts] if prompt else texts)
-        with bar(total=len(texts), unit="sentence", disable=not show) as progress:
-            for rows, batch in by_length(token_ids, batch_size):
-                yield rows, batch.to(self.device)
-                progress.update(len(rows))
+        for rows, batch in text_batches(self.tokenizer, texts, prompt, batch_size, show):
+            yield rows, batch.to(self.device)
+
+    def _to_int8(self) -> None:
+        if self.quantize != "int8":
+            raise ValueError(f"quantize {self.quantize!r} is not supported, only 'int8'")
+        if self.device.type != "cpu" or self.encoder.words.weight.dtype != torch.float32:
+            raise ValueError(
+                "quantize='int8' is for float32 weights on a CPU: leave out model_kwargs, set device='cpu'"
+            )
+        to_int8(self.encoder)
+
+    def _dimensions(self, truncate_dim: int | None) -> int:
+        width = self.encoder.config.width
+        wanted = self.truncate_dim if truncate_dim is None else truncate_dim
+        if wanted is not None and wanted < 1:
+            raise ValueError(f"truncate_dim {wanted} must be at least 1")
+        return width if wanted is None else min(wanted, width)
 
     def _policy(
         self, strategy: Strategy, rule: ExitRule, layer: int | None, pabee_patience: int
@@ -265,17 +348,17 @@ def read_rule(folder: Path, depth: int) -> ExitRule:
     return rule
 
 
-def _has_normalize(folder: Path) -> bool:
-    path = folder / "modules.json"
-    return path.exists() and any(
-        module["type"].rpartition(".")[2] == "Normalize" for module in json.loads(path.read_text())
-    )
+def dtype_of(model_kwargs: dict[str, Any] | None) -> torch.dtype:
+    """The precision of the weights that `model_kwargs` name; float32 where it names none.
 
-
-def _converted(vectors: Tensor, to_numpy: bool, to_tensor: bool) -> Any:
-    if to_tensor:
-        return vectors
-    if to_numpy:
-        result: np.ndarray[Any, np.dtype[np.float32]] = vectors.cpu().numpy()
-        return result
-    return list(vectors)
+    Raises:
+        ValueError: another keyword, or no floating-point type.
+    """
+    named = dict(model_kwargs or {})
+    dtype = named.pop("dtype", named.pop("torch_dtype", None)) or torch.float32
+    found = getattr(torch, dtype.removeprefix("torch."), None) if isinstance(dtype, str) else dtype
+    if named or found not in (torch.float32, torch.bfloat16, torch.float16):
+        raise ValueError(
+            f"model_kwargs {model_kwargs} is not supported: only dtype, float32, bfloat16 or float16"
+        )
+    return found

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from leap.exits.policy import ExitPolicy
 from leap.model.batches import Batch
-from leap.model.encoder import Encoder, mean_pool
+from leap.model.encoder import Encoder
 
 
 def exit_forward(encoder: Encoder, batch: Batch, policy: ExitPolicy) -> tuple[Tensor, Tensor]:
@@ -34,7 +34,7 @@ def exit_forward(encoder: Encoder, batch: Batch, policy: ExitPolicy) -> tuple[Te
             states = encoder.layers[number - 1](states, batch)
         if number < first - lookback and number < depth:
             continue
-        pooled = mean_pool(states, batch)
+        pooled = encoder.pool(states, batch)
         if number == depth:
             vectors[rows] = pooled
         elif number >= first:
@@ -45,7 +45,7 @@ def exit_forward(encoder: Encoder, batch: Batch, policy: ExitPolicy) -> tuple[Te
                 if leaves.all():
                     break
                 stays = ~leaves
-                batch, states = batch.keep(stays.tolist(), states)
+                batch, states = batch.keep(stays, states)
                 rows, pooled = rows[stays], pooled[stays]
                 recent = deque((earlier[stays] for earlier in recent), maxlen=lookback)
         recent.append(pooled)
@@ -57,4 +57,4 @@ def layer_forward(encoder: Encoder, batch: Batch, layer: int) -> Tensor:
     states = encoder.embed(batch)
     for block in encoder.layers[:layer]:
         states = block(states, batch)
-    return mean_pool(states, batch)
+    return encoder.pool(states, batch)

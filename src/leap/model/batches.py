@@ -7,7 +7,8 @@ On a GPU the rows' offsets take the groups' place (`leap.model.varlen`): one lau
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from functools import cached_property
+from itertools import chain, groupby
 
 import torch
 from torch import Tensor
@@ -71,24 +72,21 @@ class Batch:
         starts = [start for group in self.groups for start in range(group.start, group.stop, group.length)]
         return torch.tensor([*starts, self.groups[-1].stop], dtype=torch.int32)
 
-    def keep(self, kept: Sequence[bool], states: Tensor) -> tuple["Batch", Tensor]:
+    @cached_property
+    def lengths(self) -> Tensor:
+        """The tokens of each row, [B] int64 on the CPU, ascending."""
+        rows = torch.tensor([(group.length, group.rows) for group in self.groups])
+        return rows[:, 0].repeat_interleave(rows[:, 1])
+
+    def keep(self, kept: Tensor, states: Tensor) -> tuple["Batch", Tensor]:
         """The rows to keep, and their token states.
 
         Args:
-            kept: one entry a row.
+            kept: [B] bool on the CPU.
             states: [N, D], the tokens' hidden states.
         """
-        tokens = torch.zeros(len(self.ids), dtype=torch.bool)
-        lengths = []
-        row = 0
-        for group in self.groups:
-            for start in range(group.start, group.stop, group.length):
-                if kept[row]:
-                    tokens[start : start + group.length] = True
-                    lengths.append(group.length)
-                row += 1
-        index = tokens.nonzero().squeeze(1).to(states.device)
-        batch = Batch(self.ids[index], self.positions[index], grouped(lengths))
+        index = kept.repeat_interleave(self.lengths).nonzero().squeeze(1).to(states.device)
+        batch = Batch(self.ids[index], self.positions[index], grouped(self.lengths[kept].tolist()))
         return batch.to(index.device), states[index]
 
 
@@ -111,9 +109,10 @@ def pack(token_ids: Sequence[Sequence[int]]) -> Batch:
     lengths = [len(ids) for ids in token_ids]
     if not lengths or min(lengths) == 0 or lengths != sorted(lengths):
         raise ValueError("rows must be non-empty and in ascending length")
-    ids = torch.tensor([token for ids in token_ids for token in ids], dtype=torch.int64)
-    positions = torch.cat([torch.arange(length) for length in lengths])
-    return Batch(ids, positions, grouped(lengths))
+    ids = torch.tensor(list(chain.from_iterable(token_ids)), dtype=torch.int64)
+    groups = grouped(lengths)
+    positions = torch.cat([torch.arange(group.length).repeat(group.rows) for group in groups])
+    return Batch(ids, positions, groups)
 
 
 def by_length(token_ids: Sequence[Sequence[int]], batch_size: int) -> Iterator[tuple[list[int], Batch]]:

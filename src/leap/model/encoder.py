@@ -1,6 +1,6 @@
 """The encoder: a BERT-family transformer whose every layer can be read, stopped at and trained.
 
-Its weights load from and save to Hugging Face's names (`BertModel`), so a folder works in both.
+Its weights load from and save to Hugging Face's names (`leap.model.families`), so a folder works in both.
 The own forward pass exists because exits need the layers one by one, on ragged batches without padding.
 """
 
@@ -10,21 +10,28 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from leap.errors import UserError
 from leap.model import varlen
 from leap.model.batches import Batch
+from leap.model.families import BERT, FAMILIES, Family
+from leap.model.pooling import Pooling, read_pooling
+from leap.model.relative import RelativeBias
+from leap.model.weights import from_hugging_face, read_weights, to_hugging_face
 
 PLAIN_ATTENTION = 64
 
 
 @dataclass(frozen=True)
 class EncoderConfig:
-    """The shape of an encoder."""
+    """The shape of an encoder.
+
+    positions: rows of the table of positions, those before the first token's included.
+    token_types, relative_buckets: 0 where the family has none.
+    """
 
     layers: int
     width: int
@@ -34,6 +41,19 @@ class EncoderConfig:
     positions: int
     token_types: int = 2
     layer_norm_eps: float = 1e-12
+    family: Family = BERT
+    pad_token: int = 0
+    relative_buckets: int = 0
+
+    @property
+    def first_position(self) -> int:
+        """The row of the table of positions that the first token takes."""
+        return self.pad_token + 1 if self.family.places_after_padding else 0
+
+    @property
+    def max_tokens(self) -> int:
+        """The longest row that has positions."""
+        return self.positions - self.first_position
 
     @classmethod
     def load(cls, folder: Path) -> "EncoderConfig":
@@ -48,46 +68,35 @@ class EncoderConfig:
             raise UserError(f"{folder} has no config.json: it is not a model folder") from None
         except ValueError as error:
             raise UserError(f"{folder}/config.json is not JSON ({error}): fetch the model again") from None
-        family, act = config.get("model_type"), config.get("hidden_act")
+        family = FAMILIES.get(config.get("model_type"))
+        act = config.get(family.activation if family else "hidden_act")
         positions = config.get("position_embedding_type", "absolute")
-        if family != "bert" or act != "gelu" or positions != "absolute":
+        if family is None or act != "gelu" or positions != "absolute" or config.get("is_decoder"):
             raise UserError(
-                f"{folder}/config.json: model_type {family!r} with hidden_act {act!r} and {positions!r} "
-                "positions is not supported; the encoder computes BERT and MiniLM models (bert, gelu, "
-                "absolute)"
+                f"{folder}/config.json: model_type {config.get('model_type')!r} with hidden_act {act!r} and "
+                f"{positions!r} positions is not supported; the encoder computes {', '.join(FAMILIES)} "
+                "models that are no decoders, with exact gelu and absolute positions"
             )
         try:
-            return cls(
-                layers=config["num_hidden_layers"],
-                width=config["hidden_size"],
-                heads=config["num_attention_heads"],
-                intermediate=config["intermediate_size"],
-                vocabulary=config["vocab_size"],
-                positions=config["max_position_embeddings"],
-                token_types=config["type_vocab_size"],
-                layer_norm_eps=config["layer_norm_eps"],
-            )
+            shape = {ours: config[theirs] for ours, theirs in family.keys.items()}
         except KeyError as missing:
-            raise UserError(f"{folder}/config.json lacks {missing}: it is not a whole BERT config") from None
+            raise UserError(
+                f"{folder}/config.json lacks {missing}: it is not a whole {family.model_type} config"
+            ) from None
+        pad_token = config.get("pad_token_id")
+        default = 1 if family.places_after_padding else 0
+        shape.setdefault("token_types", 0)
+        return cls(**shape, family=family, pad_token=default if pad_token is None else pad_token)
 
     def hugging_face(self) -> dict[str, Any]:
         """The same shape as a Hugging Face config.json."""
         return {
-            "architectures": ["BertModel"],
-            "model_type": "bert",
-            "attention_probs_dropout_prob": 0.0,
-            "hidden_act": "gelu",
-            "hidden_dropout_prob": 0.0,
-            "hidden_size": self.width,
+            "architectures": [self.family.architecture],
+            "model_type": self.family.model_type,
+            **self.family.constants,
+            **{theirs: getattr(self, ours) for ours, theirs in self.family.keys.items()},
             "initializer_range": 0.02,
-            "intermediate_size": self.intermediate,
-            "layer_norm_eps": self.layer_norm_eps,
-            "max_position_embeddings": self.positions,
-            "num_attention_heads": self.heads,
-            "num_hidden_layers": self.layers,
-            "pad_token_id": 0,
-            "type_vocab_size": self.token_types,
-            "vocab_size": self.vocabulary,
+            "pad_token_id": self.pad_token,
             "dtype": "float32",
         }
 
@@ -95,10 +104,11 @@ class EncoderConfig:
 class Layer(nn.Module):
     """A post-norm transformer layer on packed tokens, queries, keys and values in one product."""
 
-    def __init__(self, config: EncoderConfig) -> None:
+    def __init__(self, config: EncoderConfig, relative: RelativeBias | None = None) -> None:
         super().__init__()
         width, eps = config.width, config.layer_norm_eps
         self.heads = config.heads
+        self.relative = relative
         self.qkv = nn.Linear(width, 3 * width)
         self.attention_out = nn.Linear(width, width)
         self.attention_norm = nn.LayerNorm(width, eps=eps)
@@ -116,58 +126,78 @@ class Layer(nn.Module):
         return out
 
     def _attend(self, qkv: Tensor, batch: Batch) -> Tensor:
-        if batch.offsets is not None and varlen.handles(qkv, self.heads):
+        if batch.offsets is not None and self.relative is None and varlen.handles(qkv, self.heads):
             return varlen.varlen_attention(qkv, batch.offsets, self.heads, batch.longest)
         width = qkv.shape[1] // 3
+        # The bias of a shorter row is the corner of the longest row's.
+        bias = self.relative(batch.groups[-1].length) if self.relative is not None else None
         parts = []
         for group in batch.groups:
             shape = (group.rows, group.length, 3, self.heads, width // self.heads)
             query, key, value = qkv[group.start : group.stop].view(shape).permute(2, 0, 3, 1, 4)
-            attended = attention(query, key, value)
+            corner = None if bias is None else bias[:, : group.length, : group.length]
+            attended = attention(query, key, value, corner)
             parts.append(attended.transpose(1, 2).reshape(-1, width))
         return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 
-def attention(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-    """softmax(q k^T / sqrt(d)) v, all [rows, heads, length, d]."""
+def attention(query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None = None) -> Tensor:
+    """softmax(q k^T / sqrt(d) + bias) v, all [rows, heads, length, d], the bias [heads, length, length]."""
     length, width = query.shape[-2:]
-    if query.device.type == "cpu" and length <= PLAIN_ATTENTION:
-        # PyTorch's fused CPU kernel takes twice as long on rows this short, forward and backward.
-        return torch.softmax(query * width**-0.5 @ key.transpose(-1, -2), -1) @ value
-    return F.scaled_dot_product_attention(query, key, value)
+    if query.device.type == "cpu" and length <= PLAIN_ATTENTION and torch.is_grad_enabled():
+        # With its backward pass, PyTorch's fused CPU kernel takes twice as long on rows this short.
+        scores = query * width**-0.5 @ key.transpose(-1, -2)
+        return torch.softmax(scores if bias is None else scores + bias, -1) @ value
+    mask = None if bias is None else bias.to(query.dtype)
+    return F.scaled_dot_product_attention(query, key, value, attn_mask=mask)
 
 
 class Encoder(nn.Module):
     """Embeddings and layers, read after every layer."""
 
-    def __init__(self, config: EncoderConfig) -> None:
+    def __init__(self, config: EncoderConfig, pooling: Pooling = "mean") -> None:
         super().__init__()
         self.config = config
+        self.pooling = pooling
         self.words = nn.Embedding(config.vocabulary, config.width)
         self.places = nn.Embedding(config.positions, config.width)
-        self.types = nn.Embedding(config.token_types, config.width)
+        self.types = nn.Embedding(config.token_types, config.width) if config.token_types else None
         self.norm = nn.LayerNorm(config.width, eps=config.layer_norm_eps)
-        self.layers = nn.ModuleList(Layer(config) for _ in range(config.layers))
+        buckets = config.relative_buckets
+        relative = RelativeBias(buckets, config.heads) if buckets else None
+        self.layers = nn.ModuleList(Layer(config, relative) for _ in range(config.layers))
+
+    @property
+    def packs(self) -> bool:
+        """Whether it computes packed batches without groups, on a GPU in half precision."""
+        heads_fit = self.config.width // self.config.heads in varlen.HEAD_SIZES
+        return heads_fit and self.pooling == "mean" and not self.config.relative_buckets
 
     def embed(self, batch: Batch) -> Tensor:
         """The tokens' embeddings, [N, D]."""
-        summed = self.words(batch.ids) + self.places(batch.positions) + self.types.weight[0]
+        summed = self.words(batch.ids) + self.places(batch.positions + self.config.first_position)
+        if self.types is not None:
+            summed = summed + self.types.weight[0]
         out: Tensor = self.norm(summed)
         device = out.device.type
         return out.to(torch.get_autocast_dtype(device)) if torch.is_autocast_enabled(device) else out
 
+    def pool(self, states: Tensor, batch: Batch) -> Tensor:
+        """The rows' vectors by the model's own pooling, [N, D] to [B, D] float32."""
+        return first_token(states, batch) if self.pooling == "cls" else mean_pool(states, batch)
+
     def forward(self, batch: Batch) -> Tensor:
-        """The mean-pooled vectors p_l of every layer.
+        """The pooled vectors p_l of every layer.
 
         Returns:
             [L + 1, B, D] float32, not normalised, rows in the batch's order; index 0 is the embedding
             layer, index l is layer l.
         """
         states = self.embed(batch)
-        pooled = [mean_pool(states, batch)]
+        pooled = [self.pool(states, batch)]
         for layer in self.layers:
             states = layer(states, batch)
-            pooled.append(mean_pool(states, batch))
+            pooled.append(self.pool(states, batch))
         return torch.stack(pooled)
 
     @classmethod
@@ -185,14 +215,15 @@ class Encoder(nn.Module):
         if layers is not None and not 1 <= layers <= config.layers:
             raise UserError(f"{folder} has {config.layers} layers, {layers} were asked for")
         kept = replace(config, layers=config.layers if layers is None else layers)
-        encoder = cls(kept)
-        encoder.load_state_dict(_from_hugging_face(_read_weights(folder), kept, folder))
+        encoder = cls(kept, read_pooling(folder))
+        weights = read_weights(folder, kept.family)
+        encoder.load_state_dict(from_hugging_face(weights, kept.family, kept.layers, folder))
         return encoder.eval()
 
     def save(self, folder: Path) -> None:
-        """Writes config.json and model.safetensors as `BertModel` loads them."""
+        """Writes config.json and model.safetensors as the family's own model loads them."""
         (folder / "config.json").write_text(json.dumps(self.config.hugging_face(), indent=2) + "\n")
-        tensors = {name: tensor.contiguous() for name, tensor in _to_hugging_face(self).items()}
+        tensors = to_hugging_face(self.state_dict(), self.config.family, self.config.layers)
         save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
 
 
@@ -211,74 +242,20 @@ def mean_pool(states: Tensor, batch: Batch) -> Tensor:
     """The mean over each row's tokens, [N, D] to [B, D] float32."""
     if batch.offsets is not None:
         return varlen.segment_mean(states, batch.offsets)
+    if len(batch.groups) == 1:
+        return states.view(batch.groups[0].rows, batch.groups[0].length, -1).mean(1, dtype=torch.float32)
+    if states.device.type == "cpu" and states.dtype == torch.float32 and not torch.is_grad_enabled():
+        # One kernel for all lengths: the loop over them costs as much as a tenth of a narrow layer.
+        starts = batch.lengths.cumsum(0) - batch.lengths
+        return F.embedding_bag(torch.arange(len(states)), states, starts, mode="mean")
     parts = [
         states[group.start : group.stop].view(group.rows, group.length, -1).mean(1, dtype=torch.float32)
         for group in batch.groups
     ]
-    return parts[0] if len(parts) == 1 else torch.cat(parts)
+    return torch.cat(parts)
 
 
-_EMBEDDINGS = {
-    "words": "embeddings.word_embeddings",
-    "places": "embeddings.position_embeddings",
-    "types": "embeddings.token_type_embeddings",
-    "norm": "embeddings.LayerNorm",
-}
-_LAYER = {
-    "attention_out": "attention.output.dense",
-    "attention_norm": "attention.output.LayerNorm",
-    "up": "intermediate.dense",
-    "down": "output.dense",
-    "norm": "output.LayerNorm",
-}
-_QKV = tuple(f"attention.self.{part}" for part in ("query", "key", "value"))
-
-
-def _read_weights(folder: Path) -> dict[str, Tensor]:
-    path = folder / "model.safetensors"
-    if not path.exists():
-        raise UserError(
-            f"{folder} has no model.safetensors: pickle files are not read; save it as safetensors"
-        )
-    try:
-        weights = load_file(path)
-    except SafetensorError as error:
-        raise UserError(
-            f"{path} is not a whole safetensors file ({error}): fetch or train it again"
-        ) from None
-    return {name.removeprefix("bert."): tensor.float() for name, tensor in weights.items()}
-
-
-def _from_hugging_face(weights: dict[str, Tensor], config: EncoderConfig, folder: Path) -> dict[str, Tensor]:
-    state: dict[str, Tensor] = {}
-    try:
-        for ours, theirs in _EMBEDDINGS.items():
-            for kind in ("weight", "bias") if ours == "norm" else ("weight",):
-                state[f"{ours}.{kind}"] = weights[f"{theirs}.{kind}"]
-        for number in range(config.layers):
-            prefix = f"encoder.layer.{number}"
-            for kind in ("weight", "bias"):
-                parts = [weights[f"{prefix}.{part}.{kind}"] for part in _QKV]
-                state[f"layers.{number}.qkv.{kind}"] = torch.cat(parts)
-                for ours, theirs in _LAYER.items():
-                    state[f"layers.{number}.{ours}.{kind}"] = weights[f"{prefix}.{theirs}.{kind}"]
-    except KeyError as missing:
-        raise UserError(f"{folder}/model.safetensors lacks {missing}: it is not a BERT encoder") from None
-    return state
-
-
-def _to_hugging_face(encoder: Encoder) -> dict[str, Tensor]:
-    state = encoder.state_dict()
-    named = {
-        f"{theirs}.{kind}": state[f"{ours}.{kind}"]
-        for ours, theirs in _EMBEDDINGS.items()
-        for kind in (("weight", "bias") if ours == "norm" else ("weight",))
-    }
-    for number in range(encoder.config.layers):
-        prefix = f"encoder.layer.{number}"
-        for kind in ("weight", "bias"):
-            for part, tensor in zip(_QKV, state[f"layers.{number}.qkv.{kind}"].chunk(3), strict=True):
-                named[f"{prefix}.{part}.{kind}"] = tensor
-            for ours, theirs in _LAYER.items():
-                named[f"{prefix}.{theirs}.{kind}"] = state[f"layers.{number}.{ours}.{kind}"]
-    return named
+def first_token(states: Tensor, batch: Batch) -> Tensor:
+    """Each row's first token (CLS), [N, D] to [B, D] float32."""
+    parts = [states[group.start : group.stop : group.length] for group in batch.groups]
+    return torch.cat(parts).float()

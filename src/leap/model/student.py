@@ -2,7 +2,7 @@
 
 import json
 import shutil
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import torch
@@ -12,9 +12,14 @@ from leap.errors import UserError
 from leap.exits.rules import ExitRule
 from leap.model.encoder import Encoder, EncoderConfig
 from leap.model.locate import locate
+from leap.model.tokenizer import lowers_case
 from leap.settings.student import ColdStart, GrownStart, StudentSettings
 
-TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "vocab.txt")
+# The last three are RoBERTa's and XLM-R's.
+TOKENIZER_FILES = (
+    *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "vocab.txt"),
+    *("vocab.json", "merges.txt", "sentencepiece.bpe.model"),
+)
 
 
 def start_student(
@@ -40,7 +45,9 @@ def start_student(
         return _grown(settings, start, teacher_folder), None
     if not isinstance(start, ColdStart):
         folder = locate(start).folder
-        return _fitting(Encoder.load(folder, settings.layers), settings, folder), None
+        started = _fitting(Encoder.load(folder, settings.layers), settings, folder)
+        started.pooling = "mean"  # LEAP's vectors are means, whatever the checkpoint was made for
+        return started, None
     encoder = Encoder(_shape(settings, EncoderConfig.load(teacher_folder)))
     encoder.apply(_random)
     basis = None
@@ -87,24 +94,27 @@ def save_student(
     for name, content in {
         "modules.json": modules,
         "1_Pooling/config.json": pooling,
-        "sentence_bert_config.json": {"max_seq_length": max_length, "do_lower_case": False},
+        "sentence_bert_config.json": {
+            "max_seq_length": max_length,
+            "do_lower_case": lowers_case(tokenizer_folder),
+        },
         "leap.json": {"exit": asdict(rule)},
     }.items():
         (folder / name).write_text(json.dumps(content, indent=2) + "\n")
 
 
 def _shape(settings: StudentSettings, teacher: EncoderConfig) -> EncoderConfig:
-    if settings.max_length > teacher.positions:
+    """The student is of its teacher's family, whose tokenizer it uses."""
+    if settings.max_length > teacher.max_tokens:
         raise UserError(
-            f"student.max_length {settings.max_length} is above the teacher's {teacher.positions} positions"
+            f"student.max_length {settings.max_length} is above the teacher's {teacher.max_tokens} positions"
         )
-    return EncoderConfig(
+    return replace(
+        teacher,
         layers=settings.layers,
         width=settings.width,
         heads=settings.heads,
         intermediate=settings.intermediate,
-        vocabulary=teacher.vocabulary,
-        positions=teacher.positions,
     )
 
 
@@ -124,13 +134,11 @@ def _take_embeddings(encoder: Encoder, teacher: Encoder, token_counts: Tensor) -
     basis = torch.linalg.eigh(moments).eigenvectors.flip(1)[:, : encoder.config.width].float()
     # An eigenvector's sign is the library's whim; the largest entry made positive settles it.
     basis *= basis.gather(0, basis.abs().argmax(0, keepdim=True)).sign()
-    for ours, theirs in (
-        (encoder.words, teacher.words),
-        (encoder.places, teacher.places),
-        (encoder.types, teacher.types),
-    ):
-        with torch.no_grad():
-            ours.weight.copy_(theirs.weight[: len(ours.weight)] @ basis)
+    with torch.no_grad():
+        encoder.words.weight.copy_(teacher.words.weight @ basis)
+        encoder.places.weight.copy_(teacher.places.weight @ basis)
+        if encoder.types is not None and teacher.types is not None:
+            encoder.types.weight.copy_(teacher.types.weight @ basis)
     result: Tensor = basis
     return result
 

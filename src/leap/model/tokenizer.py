@@ -1,13 +1,21 @@
-"""Text to token ids, as the model's own folder says."""
+"""Text to token ids, as sentence-transformers makes them of the model's own folder."""
 
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
-from tokenizers import Tokenizer
+from tokenizers import Tokenizer, normalizers
 
 from leap.errors import UserError
 from leap.files import sha256_of
+from leap.model.encoder import EncoderConfig
+
+# sentence-transformers reads the first of these that there is.
+_SENTENCE_CONFIGS = tuple(
+    f"sentence_{name}_config.json"
+    for name in ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
+)
 
 
 class SentenceTokenizer:
@@ -25,12 +33,19 @@ class SentenceTokenizer:
         """
         path = folder / "tokenizer.json"
         if not path.exists():
-            raise UserError(f"{folder} has no tokenizer.json: save the model with its fast tokenizer")
+            raise UserError(
+                f'{folder} has no tokenizer.json: save the model with its fast tokenizer: python -c "from '
+                "transformers import AutoTokenizer as T; "
+                f"T.from_pretrained('{folder}').save_pretrained('{folder}')\""
+            )
         self.max_length = max_length or folder_max_length(folder)
         self.sha256 = sha256_of(path)
         self._tokenizer = Tokenizer.from_file(str(path))
+        if lowers_case(folder):
+            _lower(self._tokenizer)
         self._tokenizer.no_padding()
-        self._tokenizer.enable_truncation(self.max_length)
+        side = _read(folder / "tokenizer_config.json").get("truncation_side", "right")
+        self._tokenizer.enable_truncation(self.max_length, direction=side)
 
     @property
     def vocabulary(self) -> int:
@@ -45,10 +60,35 @@ class SentenceTokenizer:
 
 
 def folder_max_length(folder: Path) -> int:
-    """The longest input in tokens: sentence_bert_config.json's, but not above the position embeddings."""
-    positions = int(json.loads((folder / "config.json").read_text())["max_position_embeddings"])
-    sentence_config = folder / "sentence_bert_config.json"
-    if not sentence_config.exists():
-        return positions
-    length = json.loads(sentence_config.read_text()).get("max_seq_length")
-    return positions if length is None else min(int(length), positions)
+    """The longest input in tokens: the sentence-transformers config's, else the tokenizer's own.
+
+    Never above what the table of positions holds, where sentence-transformers would fail on a long input.
+    """
+    limit = EncoderConfig.load(folder).max_tokens
+    length = _sentence_config(folder).get("max_seq_length")
+    if length is None:
+        length = _read(folder / "tokenizer_config.json").get("model_max_length", limit)
+    return min(int(length), limit)
+
+
+def lowers_case(folder: Path) -> bool:
+    """Whether the sentence-transformers config has text lowered before the tokenizer's own rules."""
+    return bool(_sentence_config(folder).get("do_lower_case", False))
+
+
+def _lower(tokenizer: Tokenizer) -> None:
+    own = tokenizer.normalizer
+    steps = [normalizers.Lowercase()] if own is None else [normalizers.Lowercase(), own]
+    tokenizer.normalizer = normalizers.Sequence(steps)
+
+
+def _sentence_config(folder: Path) -> dict[str, Any]:
+    return next((_read(folder / name) for name in _SENTENCE_CONFIGS if (folder / name).exists()), {})
+
+
+def _read(path: Path) -> dict[str, Any]:
+    """A JSON object, empty where there is no file."""
+    try:
+        return dict(json.loads(path.read_text(encoding="utf-8"))) if path.exists() else {}
+    except ValueError as error:
+        raise UserError(f"{path} is not JSON ({error}): fetch the model again") from None

@@ -111,7 +111,7 @@ def quality(rows: Rows) -> str:
 def latency(rows: Rows, batch: int) -> str:
     """Bars: median time of each way to run each variant at one batch size."""
     figure, axes = _picture()
-    rows = [row for row in rows if row["batch"] == batch]
+    rows = [row for row in rows if row["batch"] == batch and row.get("length", "sentences") == "sentences"]
     variants = list(dict.fromkeys(row["variant"] for row in rows))
     paths = list(dict.fromkeys(row["path"] for row in rows))
     width = 0.8 / max(len(paths), 1)

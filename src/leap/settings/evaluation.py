@@ -1,7 +1,7 @@
 """How models are measured."""
 
 from itertools import pairwise
-from typing import Annotated, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -46,6 +46,9 @@ class LatencySettings(Block):
     """The latency benchmark; paper, Appendix "Latency Measurement": 50 warm-up, 200 iterations."""
 
     batch_sizes: Annotated[list[Annotated[int, Field(ge=1)]], Field(min_length=1)]
+    # "sentences" as they are, or joined to rows of so many tokens.
+    lengths: Annotated[list[Literal["sentences"] | Annotated[int, Field(ge=8)]], Field(min_length=1)]
+    rivals: list[Literal["sentence_transformers", "torch_compile", "onnxruntime"]]
     warmup: int = Field(ge=0)
     iterations: int = Field(ge=5)
     device: str = Field(pattern=r"^(auto|cpu|cuda(:\d+)?)$")

@@ -16,6 +16,7 @@ from leap.files import read_json, sha256_of, sha256_of_sentences, whole_file, wr
 from leap.model.batches import by_length
 from leap.model.encoder import Encoder, EncoderConfig
 from leap.model.locate import Located
+from leap.model.pooling import read_pooling
 from leap.model.tokenizer import SentenceTokenizer
 from leap.progress import bar
 from leap.teacher.interface import Rows, TeacherInput
@@ -150,19 +151,11 @@ def check_mean_pooling(folder: Path) -> None:
     Raises:
         UserError: another pooling mode is set.
     """
-    path = folder / "1_Pooling" / "config.json"
-    if not path.exists():
-        return
-    content = json.loads(path.read_text())
-    # sentence-transformers 5 writes one name, older versions a flag a mode.
-    flags = {
-        key.removeprefix("pooling_mode_") for key, on in content.items() if "pooling_mode_" in key and on
-    }
-    modes = {content["pooling_mode"]} if "pooling_mode" in content else flags
-    if not modes <= {"mean", "mean_tokens"}:
+    pooling = read_pooling(folder)
+    if pooling != "mean":
         raise UserError(
-            f"{path}: the teacher pools by {', '.join(sorted(modes))}; LEAP's vectors are means over the "
-            "tokens: choose a teacher with mean pooling"
+            f"{folder}: the teacher pools by {pooling}; LEAP's vectors are means over the tokens: choose a "
+            "teacher with mean pooling"
         )
 
 

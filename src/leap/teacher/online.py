@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from leap.files import write_json
-from leap.model import varlen
 from leap.model.encoder import Encoder, compile_layers
 from leap.model.locate import Located
 from leap.model.tokenizer import SentenceTokenizer
@@ -61,8 +60,7 @@ class OnlineTeacher:
         tokenizer = SentenceTokenizer(teacher.folder, manifest["max_length"])
         self._text = TokenizedText.kept(tokens, sentences, tokenizer)
         self._narrow = precision == "bf16"
-        config = self._encoder.config
-        self.packs = config.width // config.heads in varlen.HEAD_SIZES
+        self.packs = self._encoder.packs
         self._longest = int(self._text.lengths.max())
         self._tokens = 0
 

@@ -69,9 +69,8 @@ class Trainer:
         self.settings, self.text, self.sentences = settings, text, sentences
         self.teacher, self.seed, self.device, self.ranks = teacher, seed, device, ranks
         # Packed batches have one size, and rows of all lengths make them alike in tokens.
-        heads_fit = encoder.config.width // encoder.config.heads in varlen.HEAD_SIZES
         narrow = settings.precision == "bf16"
-        self.packed = varlen.available(device) and narrow and heads_fit and teacher.packs
+        self.packed = varlen.available(device) and narrow and encoder.packs and teacher.packs
         self.mixed = self.fixed = self.packed
         self.module = Distillation(encoder, loss, teacher.layers).to(device)
         self.optimizer = adamw(self.module, settings, device)
