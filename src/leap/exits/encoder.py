@@ -3,7 +3,7 @@
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
@@ -17,6 +17,9 @@ from leap.model.batches import Batch, by_length
 from leap.model.encoder import Encoder
 from leap.model.tokenizer import SentenceTokenizer
 from leap.progress import bar
+
+if TYPE_CHECKING:
+    from leap.monitoring import Monitor
 
 Strategy = Literal["converged", "full", "fixed"]
 
@@ -48,6 +51,8 @@ class LeapEncoder:
         self.tokenizer = SentenceTokenizer(self.folder)
         self.rule = read_rule(self.folder, self.depth)
         self.normalizes = _has_normalize(self.folder)
+        # Counts what encode does; leap.monitoring.
+        self.monitor: Monitor | None = None
 
     @property
     def depth(self) -> int:
@@ -111,9 +116,14 @@ class LeapEncoder:
         exits = torch.full((len(texts),), fixed or self.depth)
         for rows, batch in self._batches(texts, prompt, batch_size, show_progress_bar):
             if fixed is None:
-                vectors[rows], exits[rows] = exit_forward(self.encoder, batch, rule)
+                similarities: dict[int, Tensor] = {}
+                vectors[rows], exits[rows] = exit_forward(self.encoder, batch, rule, similarities)
+                if self.monitor is not None:
+                    self._observe(self.monitor, batch, vectors[rows], exits[rows], similarities)
             else:
                 vectors[rows] = layer_forward(self.encoder, batch, fixed)
+                if self.monitor is not None:
+                    self.monitor.bypass(len(rows))
         if normalize_embeddings or self.normalizes:
             vectors = F.normalize(vectors, dim=-1)
         result = _converted(vectors, convert_to_numpy, convert_to_tensor)
@@ -143,6 +153,23 @@ class LeapEncoder:
             for rows, batch in by_length(token_ids, batch_size):
                 yield rows, batch.to(self.device)
                 progress.update(len(rows))
+
+    def _observe(
+        self,
+        monitor: "Monitor",
+        batch: Batch,
+        vectors: Tensor,
+        exits: Tensor,
+        similarities: dict[int, Tensor],
+    ) -> None:
+        """Tells the monitor of a batch that exited; rows that it samples are computed to full depth too."""
+        chosen = monitor.sample(batch.rows)
+        if not any(chosen):
+            monitor.record(exits, similarities)
+            return
+        shadowed, _ = batch.keep(chosen, batch.ids[:, None])
+        exited = vectors[torch.tensor(chosen, device=vectors.device)]
+        monitor.record(exits, similarities, exited, self.encoder(shadowed))
 
     def _fixed_layer(self, strategy: Strategy, layer: int | None) -> int | None:
         if (strategy == "fixed") != (layer is not None):

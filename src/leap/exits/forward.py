@@ -11,13 +11,16 @@ from leap.model.batches import Batch
 from leap.model.encoder import Encoder, mean_pool
 
 
-def exit_forward(encoder: Encoder, batch: Batch, rule: ExitRule) -> tuple[Tensor, Tensor]:
+def exit_forward(
+    encoder: Encoder, batch: Batch, rule: ExitRule, similarities: dict[int, Tensor] | None = None
+) -> tuple[Tensor, Tensor]:
     """Algorithm 1 on a batch; layers after the last exit are not computed.
 
     Args:
         encoder: the model.
         batch: B rows.
         rule: theta, l_min and k.
+        similarities: is given cos(p_l, p_{l-k}) of the rows still there at each layer l that is checked.
 
     Returns:
         The pooled vectors at each row's exit layer, [B, D] float32, not normalised, and the exit layers,
@@ -37,7 +40,10 @@ def exit_forward(encoder: Encoder, batch: Batch, rule: ExitRule) -> tuple[Tensor
         if number == depth:
             vectors[rows] = pooled
         elif number >= rule.first_check():
-            leaves = (F.cosine_similarity(pooled, recent[0], dim=-1) >= rule.threshold).cpu()
+            similarity = F.cosine_similarity(pooled, recent[0], dim=-1)
+            if similarities is not None:
+                similarities[number] = similarity
+            leaves = (similarity >= rule.threshold).cpu()
             if leaves.any():
                 vectors[rows[leaves]] = pooled[leaves]
                 exits[rows[leaves]] = number
