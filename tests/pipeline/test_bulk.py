@@ -77,11 +77,10 @@ def test_two_workers_give_the_vectors_of_one_process(tmp_path: Path) -> None:
 
 
 def workers_of(events: Path) -> set[str]:
-    """The executors that finished a task of eight, by Spark's own log of the job."""
+    """The executors that ran the model, by Spark's own log of the job."""
     found = set()
-    for file in events.rglob("*"):
-        if file.is_file():
-            lines = map(json.loads, file.read_text().splitlines())
-            ended = [line for line in lines if line["Event"] == "SparkListenerTaskEnd"]
-            found |= {line["Task Info"]["Executor ID"] for line in ended if "Python" in json.dumps(line)}
+    for file in events.rglob("events_*"):
+        for line in map(json.loads, file.read_text().splitlines()):
+            if line["Event"] == "SparkListenerTaskEnd" and "Python" in json.dumps(line):
+                found.add(line["Task Info"]["Executor ID"])
     return found
