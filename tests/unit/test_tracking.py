@@ -121,6 +121,8 @@ def test_a_checkpoint_gets_its_run_with_everything(project: Path) -> None:
     assert run.data.tags["leap.checkpoint"] == checkpoint_hash(Path("models/leap-1"))
     assert run.data.tags["leap.seed"] == "1"
     assert run.data.tags["exit.threshold"] == "0.95"
+    # The second variant of the settings has the second colour of the report's pictures.
+    assert run.data.tags["mlflow.runColor"] == "#D55E00"
     assert run.data.params["loss.margin"] == "sigmoid"
     assert run.data.metrics["exit/rate"] == 0.9
     assert run.data.metrics["sts/software/spearman_exit"] == 0.79

@@ -9,7 +9,8 @@ from matplotlib.figure import Figure
 from leap.files import whole_file
 from leap.monitoring.compare import Comparison
 from leap.monitoring.window import Window, stamp
-from leap.reporting.plots import COLOURS, HATCHES, INK, LINES, MARKERS, STYLE
+from leap.reporting.colours import COLOURS
+from leap.reporting.plots import HATCHES, INK, LINES, MARKERS, STYLE
 
 
 def draw(comparison: Comparison, target: Path) -> None:

@@ -46,8 +46,8 @@ QUIET_AND_QUICK = {
 EXPERIMENT_TAGS = {
     "mlflow.experimentKind": "custom_model_development",
     "mlflow.note.content": (
-        "One run a checkpoint, named variant-seed. Charts: `loss/*` a term of the loss by step, `layers/*` by layer, "
-        "`exit/*` what early exit does, `latency/*` by batch size. docs/tracking.md walks through them."
+        "One run a checkpoint, named variant-seed. Charts: `loss/*` the terms of the loss by step, "
+        "`layers/*` by layer, `exit/*` with exits taken, `latency/*` by batch size. See docs/tracking.md."
     ),
 }
 
