@@ -114,7 +114,9 @@ def pictures(settings: Settings, address: str) -> dict[str, Callable[[Page], Non
         sys.exit(f"no experiment {settings.tracking.experiment}: run `dvc repro` or `leap track` first")
     number, name = experiment.experiment_id, settings.gate.registered_model
     champion = client.get_model_version_by_alias(name, "champion").version
-    pair = f"tags.leap.variant IN ('{settings.gate.baseline}', 'leap')"
+    # MLflow has no IN for tags.
+    others = [variant for variant in settings.variants if variant not in (settings.gate.baseline, "leap")]
+    pair = " AND ".join(f"tags.leap.variant != '{variant}'" for variant in others)
     return {
         "tracking-exits": lambda page: charts(page, address, number, pair, "exit/"),
         "tracking-terms": lambda page: charts(page, address, number, "tags.leap.variant != ''", "loss/"),
