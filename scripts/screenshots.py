@@ -28,10 +28,12 @@ from playwright.sync_api import Page, sync_playwright
 from leap.settings import Settings, read_settings
 
 DATABASE = Path("mlruns/mlflow.db")
-SIZE = {"width": 1440, "height": 900}
+SIZE = {"width": 1440, "height": 1070}
 COLOURS = 128
 # MLflow animates its charts; there is no sign on the page that it is done.
 DRAWN_MS = 6000
+# The search field of the charts takes regular expressions.
+EXIT = "exit/(expected_layers|nn_at_10|nn_fail_50|rate|similarity|similarity_p05)$"
 # MLflow's page opens its assistant the first time unless it is told that it did and was closed.
 CLOSED = {
     "mlflow.assistant.fab.autoOpenedOnFirstLoad_v1": "true",
@@ -118,7 +120,7 @@ def pictures(settings: Settings, address: str) -> dict[str, Callable[[Page], Non
     others = [variant for variant in settings.variants if variant not in (settings.gate.baseline, "leap")]
     pair = " AND ".join(f"tags.leap.variant != '{variant}'" for variant in others)
     return {
-        "tracking-exits": lambda page: charts(page, address, number, pair, "exit/"),
+        "tracking-exits": lambda page: charts(page, address, number, pair, EXIT),
         "tracking-terms": lambda page: charts(page, address, number, "tags.leap.variant != ''", "loss/"),
         "tracking-layers": lambda page: charts(page, address, number, "tags.leap.variant != ''", "layers/"),
         "tracking-model": lambda page: show(page, f"{address}/#/models/{name}", "champion"),

@@ -194,7 +194,7 @@ def test_the_last_window_is_written_when_the_process_ends(tiny_folder: Path, win
     code = (
         "import sys; from leap.exits import LeapEncoder; from leap.monitoring import Monitor\n"
         "model = LeapEncoder(sys.argv[1], 'cpu'); model.monitor = Monitor.from_environment(model)\n"
-        "model.encode(['bi bo'])"
+        "model.encode(['bi bo']); model.encode(['ba', 'da'])  # the first writes, the others do not"
     )
     environment = {
         **os.environ,
@@ -204,7 +204,7 @@ def test_the_last_window_is_written_when_the_process_ends(tiny_folder: Path, win
     }
     subprocess.run([sys.executable, "-c", code, str(tiny_folder)], env=environment, check=True)
     window = read_windows(str(windows))
-    assert window.sentences == 1
+    assert window.sentences == 3
     assert window.predicted_layer_reduction == 2.0
 
 
@@ -255,3 +255,23 @@ def test_a_windows_times_are_in_utc(model: LeapEncoder, sentences: list[str], wi
     model.monitor.flush()
     window = read_windows(str(windows))
     assert before <= window.started <= window.ended <= datetime.now(UTC)
+
+
+def test_the_registered_model_is_watched_where_the_variable_says_so(
+    tiny_folder: Path, windows: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from types import SimpleNamespace
+
+    import pandas as pd
+
+    from leap.gate.runtime_code import runtime_modules
+    from leap.gate.served_model import ServedLeap
+
+    # A registered model brings its own copy of what it imports.
+    assert {"leap.monitoring.monitor", "leap.monitoring.window"} <= runtime_modules()
+    assert "leap.monitoring.compare" not in runtime_modules()
+    monkeypatch.setenv("LEAP_MONITOR_FOLDER", str(windows))
+    served = ServedLeap()
+    served.load_context(SimpleNamespace(artifacts={"checkpoint": str(tiny_folder)}))
+    served.predict(None, pd.DataFrame({"sentence": ["bi bo", "ba"]}), {"strategy": "converged"})
+    assert read_windows(str(windows)).sentences == 2

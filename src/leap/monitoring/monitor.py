@@ -39,7 +39,8 @@ EXPECTED_VARIABLE = "LEAP_MONITOR_EXPECTED_LAYERS"
 
 SHADOW_RATE = 0.01
 WINDOW_HOURS = 24.0
-WRITE_SECONDS = 60.0
+# A server that ends by a signal (uvicorn does) runs nothing at exit: so much of its last window is lost.
+WRITE_SECONDS = 10.0
 # Window files of all processes that stay in the folder; the oldest go first.
 KEEP = 1000
 
@@ -70,7 +71,8 @@ class Monitor:
             folder: where window files go, `<start>-<host>-<process>.json`.
             shadow_rate: share of sentences that are also computed to full depth.
             window_hours: a window's length; then the next file begins.
-            write_seconds: the open window is written this often, when there is traffic.
+            write_seconds: the open window is written with its first batch and then this often, while there
+                is traffic.
             expected_layers: E[layers] of the evaluation (`exit.expected_layers` of diagnose.json).
             seed: of the sample; by chance if None.
 
@@ -182,7 +184,7 @@ class Monitor:
         assert isinstance(depth, int)
         self._started = datetime.now(UTC)
         self._clock = time.monotonic()
-        self._write_at = self._clock + self._write_seconds
+        self._write_at = self._clock
         self._exits = np.zeros(depth, dtype=np.int64)
         self._bypassed = self._not_finite = 0
         # Rows: how many, and their sum. The shadow's first column is the exited vectors, then the layers.
