@@ -194,7 +194,7 @@ def test_the_last_window_is_written_when_the_process_ends(tiny_folder: Path, win
     code = (
         "import sys; from leap.exits import LeapEncoder; from leap.monitoring import Monitor\n"
         "model = LeapEncoder(sys.argv[1], 'cpu'); model.monitor = Monitor.from_environment(model)\n"
-        "model.encode(['bi bo']); model.encode(['ba', 'da'])  # the first writes, the others do not"
+        "model.encode(['bi bo']); model.encode(['bi', 'du'])  # the first writes, the others do not"
     )
     environment = {
         **os.environ,
@@ -273,5 +273,5 @@ def test_the_registered_model_is_watched_where_the_variable_says_so(
     monkeypatch.setenv("LEAP_MONITOR_FOLDER", str(windows))
     served = ServedLeap()
     served.load_context(SimpleNamespace(artifacts={"checkpoint": str(tiny_folder)}))
-    served.predict(None, pd.DataFrame({"sentence": ["bi bo", "ba"]}), {"strategy": "converged"})
+    served.predict(None, pd.DataFrame({"sentence": ["bi bo", "du"]}), {"strategy": "converged"})
     assert read_windows(str(windows)).sentences == 2
