@@ -315,6 +315,26 @@ def cost(
     typer.echo("\n".join(lines(found, spending, batch, machine)))
 
 
+@app.command()
+def monitor(
+    reference: Annotated[str, typer.Option(help="Window file, folder or glob pattern to compare with.")],
+    current: Annotated[str, typer.Option(help="Window file, folder or glob pattern to judge.")],
+    target: Annotated[Path, typer.Option("--out", help="Folder for comparison.json and the picture.")] = Path(
+        "reports/monitor"
+    ),
+    prometheus: Annotated[
+        Path | None, typer.Option(help="Also write Prometheus text here, for the textfile collector.")
+    ] = None,
+    log: Annotated[bool, typer.Option(help="Log to MLflow, as tracking.* says.")] = True,
+    params: Params = Path("params.yaml"),
+) -> None:
+    """Compare two windows of a served model; exit code 3 on an alert."""
+    from leap.monitoring.command import compare_windows
+
+    if compare_windows(reference, current, target, prometheus, log, params):
+        raise typer.Exit(3)
+
+
 def run() -> None:
     """The entry point: a user's mistake is one message and exit code 1."""
     try:

@@ -81,7 +81,7 @@ def test_every_checkpoint_has_one_finished_run_with_its_figures(repository: Repo
     names = {
         name for (name,) in database.execute("select key from metrics where run_uuid = ?", (tags["leap"],))
     }
-    for name in ("train/loss", "train/loss_exit", "train/loss_final", "layers/similarity_to_final"):
+    for name in ("loss/total", "loss/exit", "loss/final", "layers/similarity_to_final"):
         assert name in names
 
 

@@ -108,7 +108,7 @@ def test_down_then_up(project: Path, server: Server, settings: Settings, caplog:
     run = the_run(settings)
     assert run.data.tags["leap.checkpoint"] == checkpoint_hash(Path("models/leap-1"))
     assert run.data.metrics["exit/rate"] == 0.9
-    assert run.data.metrics["train/loss"] == 1.0
+    assert run.data.metrics["loss/total"] == 1.0
     client = Tracking.open(settings).client
     assert client is not None
     assert len(client.get_metric_history(run.info.run_id, "layers/similarity_to_final")) == 4
@@ -118,7 +118,7 @@ def test_down_then_up(project: Path, server: Server, settings: Settings, caplog:
     assert not Path("mlruns/mlflow.db").exists()
 
     assert log_checkpoint(settings, "leap", 1)
-    assert len(client.get_metric_history(run.info.run_id, "train/loss")) == 3
+    assert len(client.get_metric_history(run.info.run_id, "loss/total")) == 3
 
 
 def test_promotion_on_a_server(project: Path, server: Server, settings: Settings) -> None:

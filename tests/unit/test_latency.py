@@ -5,7 +5,8 @@ import numpy as np
 import pytest
 import torch
 
-from leap.evaluation import latency, rivals
+from leap.evaluation import latency
+from leap.evaluation import latency_rivals as rivals
 from leap.evaluation.floor import floor
 from leap.evaluation.latency import (
     PASSES,

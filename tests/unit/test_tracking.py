@@ -16,7 +16,7 @@ import leap
 from leap.evaluation.evidence import checkpoint_hash
 from leap.tracking import Tracking, log_checkpoint
 from leap.tracking import run as run_module
-from leap.tracking.content import evidence_numbers, flat, history_numbers
+from leap.tracking.content import evidence_numbers, flat, history_metrics, history_numbers
 
 SETTINGS = made_settings()
 # A process of its own finds what this one finds, wherever it is started.
@@ -64,7 +64,6 @@ def test_evidence_as_numbers() -> None:
     assert sorted(evidence_numbers("sts/x", content)) == [
         ("sts/x/ci95_high", 0.3, 0),
         ("sts/x/ci95_low", 0.1, 0),
-        ("sts/x/cpu/exit/mixed", 1.0, 8),
         ("sts/x/cpu/exit/ms_p50", 2.0, 8),
         ("sts/x/exit/layers", 4.0, 6),
         ("sts/x/layers/viable", 1.0, 2),
@@ -77,7 +76,32 @@ def test_evidence_as_numbers() -> None:
 def test_a_history_line_that_a_kill_cut_short_is_left_out(tmp_path: Path) -> None:
     history = tmp_path / "history.jsonl"
     history.write_text('{"step": 20, "loss": 3.0, "note": "x"}\n{"step": 40, "lo')
-    assert history_numbers(history) == [("train/loss", 3.0, 20)]
+    assert history_numbers(history) == [("loss/total", 3.0, 20)]
+
+
+def test_metrics_are_named_by_the_section_that_their_charts_stand_in() -> None:
+    row = {"step": 20, "loss": 3.0, "loss_exit": 1.0, "epoch": 0.1, "grad_norm": 2.0}
+    assert history_metrics(row) == {
+        "loss/total": 3.0,
+        "loss/exit": 1.0,
+        "train/epoch": 0.1,
+        "train/grad_norm": 2.0,
+    }
+    assert evidence_numbers("diagnose", {"n": 5, "exit": {"rate": 0.5}}) == [
+        ("diagnose/n", 5.0, 0),
+        ("exit/rate", 0.5, 0),
+    ]
+    assert evidence_numbers("latency", {"speed_up": 2.0, "protocol": {"warmup": 5}}) == [
+        ("latency/speed_up", 2.0, 0)
+    ]
+
+
+def test_the_experiment_opens_as_what_it_is(project: Path) -> None:
+    tracking = Tracking.open(SETTINGS)
+    assert tracking.client is not None
+    tags = tracking.client.get_experiment(str(tracking.experiment)).tags
+    assert tags["mlflow.experimentKind"] == "custom_model_development"
+    assert "docs/tracking.md" in tags["mlflow.note.content"]
 
 
 def test_settings_as_flat_text() -> None:
@@ -97,11 +121,13 @@ def test_a_checkpoint_gets_its_run_with_everything(project: Path) -> None:
     assert run.data.tags["leap.checkpoint"] == checkpoint_hash(Path("models/leap-1"))
     assert run.data.tags["leap.seed"] == "1"
     assert run.data.tags["exit.threshold"] == "0.95"
+    # The second variant of the settings has the second colour of the report's pictures.
+    assert run.data.tags["mlflow.runColor"] == "#D55E00"
     assert run.data.params["loss.margin"] == "sigmoid"
     assert run.data.metrics["exit/rate"] == 0.9
     assert run.data.metrics["sts/software/spearman_exit"] == 0.79
     assert history("layers/similarity_to_final") == {1: 0.4, 2: 0.7, 3: 0.96, 4: 1.0}
-    assert history("train/loss") == {20: 3.0, 40: 1.5, 60: 1.0}
+    assert history("loss/total") == {20: 3.0, 40: 1.5, 60: 1.0}
     artifacts = Path(f"mlruns/artifacts/{run.info.run_id}/artifacts")
     files = {str(file.relative_to(artifacts)) for file in artifacts.rglob("*") if file.is_file()}
     assert files == {
@@ -152,7 +178,7 @@ def test_evidence_of_an_older_checkpoint_stays_out_of_the_new_ones_run(project: 
     assert log_checkpoint(SETTINGS, "leap", 1)
     (run,) = the_runs()
     assert "exit/rate" not in run.data.metrics
-    assert run.data.metrics["train/loss"] == 1.0
+    assert run.data.metrics["loss/total"] == 1.0
 
 
 def test_variants_with_the_same_ready_made_checkpoint_have_their_own_runs(project: Path) -> None:
@@ -194,7 +220,7 @@ def test_a_training_is_followed_live_and_its_history_is_logged_once(project: Pat
         run.finish(checkpoint_hash(Path("models/leap-1")))
     assert the_runs(tracking)[0].info.status == "FINISHED"
     assert log_checkpoint(SETTINGS, "leap", 1)
-    assert history("train/loss") == {20: 3.0, 40: 1.5, 60: 1.0}
+    assert history("loss/total") == {20: 3.0, 40: 1.5, 60: 1.0}
     assert the_runs()[0].data.params["loss.alpha"] == "0.3"
 
 
@@ -203,9 +229,9 @@ def test_numbers_held_back_to_save_time_are_sent_at_the_end(project: Path, monke
     with Tracking.open(SETTINGS).training_run("leap", 1, {}) as run:
         for step in (1, 2, 3):
             run.metrics(step, {"loss": float(step)})
-        assert history("train/loss") == {1: 1.0}
+        assert history("loss/total") == {1: 1.0}
         run.finish("c" * 64)
-    assert history("train/loss") == {1: 1.0, 2: 2.0, 3: 3.0}
+    assert history("loss/total") == {1: 1.0, 2: 2.0, 3: 3.0}
 
 
 def test_a_run_that_has_its_checkpoint_but_not_its_end_is_ended(project: Path) -> None:

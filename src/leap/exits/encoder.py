@@ -5,7 +5,7 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import torch
 from torch import Tensor
@@ -26,6 +26,9 @@ from leap.model.find import find_model
 from leap.model.int8 import to_int8
 from leap.model.pooling import normalizes
 from leap.model.tokenizer import SentenceTokenizer
+
+if TYPE_CHECKING:
+    from leap.monitoring import Monitor
 
 log = logging.getLogger(__name__)
 
@@ -87,6 +90,8 @@ class LeapEncoder:
         self.normalizes = normalizes(self.folder)
         self.prompts = Prompts.load(self.folder, prompts, default_prompt_name)
         self.truncate_dim = truncate_dim
+        # Counts what encode does; leap.monitoring.
+        self.monitor: Monitor | None = None
 
     @property
     def depth(self) -> int:
@@ -248,6 +253,23 @@ class LeapEncoder:
         for rows, batch in text_batches(self.tokenizer, texts, prompt, batch_size, show):
             yield rows, batch.to(self.device)
 
+    def _observe(
+        self,
+        monitor: "Monitor",
+        batch: Batch,
+        vectors: Tensor,
+        exits: Tensor,
+        similarities: dict[int, Tensor],
+    ) -> None:
+        """Tells the monitor of a batch that exited; rows that it samples are computed to full depth too."""
+        chosen = torch.tensor(monitor.sample(batch.rows))
+        if not chosen.any():
+            monitor.record(exits, similarities)
+            return
+        shadowed, _ = batch.keep(chosen, batch.ids[:, None])
+        exited = vectors[chosen.to(vectors.device)]
+        monitor.record(exits, similarities, exited, self.encoder(shadowed))
+
     def _to_int8(self) -> None:
         if self.quantize != "int8":
             raise ValueError(f"quantize {self.quantize!r} is not supported, only 'int8'")
@@ -300,8 +322,15 @@ class LeapEncoder:
 
     def _exits(self, policy: ExitPolicy, lens: Lens | None) -> Leave:
         def leave(batch: Batch) -> tuple[Tensor, Tensor]:
-            vectors, exits = exit_forward(self.encoder, batch, policy)
-            return (vectors if lens is None else lens.at_exits(vectors, exits)), exits
+            monitor = self.monitor
+            similarities: dict[int, Tensor] | None = None if monitor is None else {}
+            vectors, exits = exit_forward(self.encoder, batch, policy, similarities)
+            mapped = vectors if lens is None else lens.at_exits(vectors, exits)
+            if monitor is not None and isinstance(policy, Fixed):
+                monitor.bypass(batch.rows)
+            elif monitor is not None:
+                self._observe(monitor, batch, mapped, exits, similarities or {})
+            return mapped, exits
 
         return leave
 

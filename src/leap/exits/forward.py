@@ -4,19 +4,24 @@ from collections import deque
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from leap.exits.policy import ExitPolicy
 from leap.model.batches import Batch
 from leap.model.encoder import Encoder
 
 
-def exit_forward(encoder: Encoder, batch: Batch, policy: ExitPolicy) -> tuple[Tensor, Tensor]:
+def exit_forward(
+    encoder: Encoder, batch: Batch, policy: ExitPolicy, similarities: dict[int, Tensor] | None = None
+) -> tuple[Tensor, Tensor]:
     """The rows' vectors where the policy lets them leave; layers after the last exit are not computed.
 
     Args:
         encoder: the model.
         batch: B rows.
         policy: who leaves; Algorithm 1 is an `ExitRule`.
+        similarities: is given cos(p_l, p_{l-k}) of the rows still there at each layer l that is checked, where
+            the policy goes by them.
 
     Returns:
         The pooled vectors at each row's exit layer, [B, D] float32, not normalised, and the exit layers,
@@ -24,6 +29,7 @@ def exit_forward(encoder: Encoder, batch: Batch, policy: ExitPolicy) -> tuple[Te
     """
     depth = len(encoder.layers)
     first, lookback = policy.first_check(), policy.lookback
+    by_similarity = None if similarities is None else policy.layer_thresholds(depth)
     vectors = torch.empty(batch.rows, encoder.config.width, device=encoder.words.weight.device)
     exits = torch.full((batch.rows,), depth)
     rows = torch.arange(batch.rows)
@@ -38,6 +44,8 @@ def exit_forward(encoder: Encoder, batch: Batch, policy: ExitPolicy) -> tuple[Te
         if number == depth:
             vectors[rows] = pooled
         elif number >= first:
+            if similarities is not None and by_similarity is not None:
+                similarities[number] = F.cosine_similarity(pooled, recent[-by_similarity.patience], dim=-1)
             leaves = policy.leaves(number, pooled, recent).cpu()
             if leaves.any():
                 vectors[rows[leaves]] = pooled[leaves]

@@ -22,10 +22,12 @@ class ServedLeap(mlflow.pyfunc.PythonModel):  # type: ignore[misc, name-defined]
     """`LeapEncoder` behind MLflow's interface."""
 
     def load_context(self, context: Any) -> None:
-        """Loads the checkpoint folder that was registered."""
+        """Loads the registered checkpoint; LEAP_MONITOR_FOLDER watches it (docs/monitoring.md)."""
         from leap.exits import LeapEncoder
+        from leap.monitoring import Monitor
 
         self.encoder = LeapEncoder(context.artifacts["checkpoint"])
+        self.encoder.monitor = Monitor.from_environment(self.encoder)
 
     def predict(self, context: Any, model_input: pd.DataFrame, params: Any = None) -> Any:
         """Vectors of the column `sentence`, with the exit layers if `return_exit_layers` is set.

@@ -74,6 +74,6 @@ def loss_rows(summary: dict[str, Any], evaluations: Path) -> Rows:
             rows += [
                 {"variant": name, "seed": seed, "step": step, "loss": value}
                 for metric, value, step in history_numbers(history)
-                if metric == "train/loss"
+                if metric == "loss/total"
             ]
     return rows

@@ -14,6 +14,7 @@ from leap.errors import UserError
 from leap.settings.base import Block, Name
 from leap.settings.evaluation import EvaluationSettings, LatencySettings, TrackingSettings
 from leap.settings.gate import GateSettings
+from leap.settings.monitoring import MonitoringSettings
 from leap.settings.sources import ModelSource, PairSource, RetrievalSource, TextSource
 from leap.settings.student import ExitSettings, Loss, StudentSettings, TrainSettings
 
@@ -104,6 +105,7 @@ class Settings(Block):
     evaluation: EvaluationSettings
     latency: LatencySettings
     gate: GateSettings
+    monitoring: MonitoringSettings
     tracking: TrackingSettings
 
     def contradictions(self) -> list[str]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from leap.environment import environment
 from leap.evaluation.evidence import checkpoint_hash, data_hashes, evidence_files
 from leap.files import read_json, sha256_of
+from leap.reporting.colours import COLOURS
 from leap.settings import Settings
 from leap.tracking.content import (
     METRICS_A_CALL,
@@ -114,6 +115,7 @@ class _Sync:
             where = environment("cpu")
             tags |= {
                 "leap.logged.settings": "yes",
+                "mlflow.runColor": COLOURS[list(self._settings.variants).index(self._variant) % len(COLOURS)],
                 "mlflow.note.content": self._settings.variants[self._variant].description,
             }
             if where["commit"]:

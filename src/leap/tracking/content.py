@@ -18,6 +18,8 @@ METRICS_A_CALL = 1000
 PARAM_LENGTH = 6000
 
 Number = tuple[str, float, int]
+# Conditions, not results: the evidence file says them, a chart of each would only be in the way.
+CONDITIONS = ("protocol", "tokens", "mixed")
 
 
 def evidence_numbers(name: str, content: dict[str, Any]) -> list[Number]:
@@ -27,22 +29,35 @@ def evidence_numbers(name: str, content: dict[str, Any]) -> list[Number]:
         name: "diagnose", "sts/<set>", "retrieval/<set>" or "latency"; all but diagnose prefix their metrics.
         content: the file. Per-layer numbers have the layer as their step, all others step 0.
     """
-    body = {key: value for key, value in content.items() if key not in HEAD}
-    prefix = "" if name == "diagnose" else f"{name}/"
-    return [(prefix + key, value, step) for key, value, step in _numbers(body)]
+    body = {key: value for key, value in content.items() if key not in (*HEAD, *CONDITIONS)}
+    numbers = list(_numbers(body))
+    if name == "diagnose":
+        # MLflow's page makes a section of charts of what stands before the last slash.
+        return [(key if "/" in key else f"diagnose/{key}", value, step) for key, value, step in numbers]
+    return [(f"{name}/{key}", value, step) for key, value, step in numbers]
 
 
 def history_numbers(history: Path) -> list[Number]:
-    """Every number of the trainer's history.jsonl as (train/<name>, value, step)."""
+    """Every number of the trainer's history.jsonl as (metric, value, step)."""
     numbers = []
     for line in history.read_text(encoding="utf-8").splitlines():
         try:
             row = json.loads(line)
         except json.JSONDecodeError:
             continue  # a line that was cut short when the training was killed
-        step = int(row.pop("step"))
-        numbers += [(f"train/{key}", value, step) for key, value, _ in _numbers(row)]
+        step = int(row["step"])
+        numbers += [(key, value, step) for key, value, _ in _numbers(history_metrics(row))]
     return numbers
+
+
+def history_metrics(row: dict[str, Any]) -> dict[str, Any]:
+    """The figures of a logged step by metric: loss/total, loss/<term>, and train/<name> for all else."""
+
+    def name(key: str) -> str:
+        kind, _, term = key.partition("_")
+        return f"loss/{term or 'total'}" if kind == "loss" else f"train/{key}"
+
+    return {name(key): value for key, value in row.items() if key != "step"}
 
 
 def params_of(variant: dict[str, Any]) -> dict[str, str]:
@@ -100,6 +115,6 @@ def _listed(name: str, values: list[Any]) -> Iterator[Number]:
     elif name.endswith("rows"):
         for row in values:
             kind = f"{row['device']}/{row['path']}"
-            rest = {key: value for key, value in row.items() if key != "batch"}
+            rest = {key: value for key, value in row.items() if key not in ("batch", *CONDITIONS)}
             # Batch size as the step draws time against batch size in MLflow's page.
             yield from ((key, value, int(row["batch"])) for key, value, _ in _numbers(rest, f"{kind}/"))

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from leap.tracking.content import METRICS_A_CALL, metric, params_of
+from leap.tracking.content import METRICS_A_CALL, history_metrics, metric, params_of
 from leap.tracking.store import Tracking, failures, first_line
 
 if TYPE_CHECKING:
@@ -55,11 +55,11 @@ class TrainingRun:
         return self
 
     def metrics(self, step: int, values: dict[str, float]) -> None:
-        """Logs numbers of one step as `train/<name>`; never raises, never takes more than 2 % of the time."""
+        """Logs numbers of one step; never raises, never takes more than 2 % of the time."""
         if self._id is None:
             return
         now = int(time.time() * 1000)
-        self._waiting += [metric(f"train/{name}", value, step, now) for name, value in values.items()]
+        self._waiting += [metric(name, value, step, now) for name, value in history_metrics(values).items()]
         if time.monotonic() >= self._not_before:
             started = time.monotonic()
             self._attempt(self._send)

@@ -42,6 +42,16 @@ QUIET_AND_QUICK = {
 }
 
 
+# MLflow's page opens an experiment of this kind on its runs and charts, not on those of language models.
+EXPERIMENT_TAGS = {
+    "mlflow.experimentKind": "custom_model_development",
+    "mlflow.note.content": (
+        "One run a checkpoint, named variant-seed. Charts: `loss/*` the terms of the loss by step, "
+        "`layers/*` by layer, `exit/*` with exits taken, `latency/*` by batch size. See docs/tracking.md."
+    ),
+}
+
+
 @dataclass(frozen=True)
 class Tracking:
     """An opened MLflow experiment, or one that cannot be reached, whose calls then do nothing."""
@@ -150,7 +160,7 @@ def _create(client: MlflowClient, name: str) -> str:
     from mlflow.exceptions import MlflowException
 
     try:
-        return str(client.create_experiment(name))
+        return str(client.create_experiment(name, tags=EXPERIMENT_TAGS))
     except MlflowException:
         # Somebody else created it between the look and the call.
         found = client.get_experiment_by_name(name)
@@ -160,7 +170,7 @@ def _create(client: MlflowClient, name: str) -> str:
 
 
 def _create_relative(client: MlflowClient, name: str) -> str:
-    identifier = str(client.create_experiment(name, artifact_location=str(ARTIFACTS)))
+    identifier = str(client.create_experiment(name, str(ARTIFACTS), EXPERIMENT_TAGS))
     # MLflow makes a local location absolute when it creates an experiment and derives the paths of runs and
     # models from it; written relative once, all of them stay so and mlruns/ can be moved with its project.
     with sqlite3.connect(DATABASE) as connection:

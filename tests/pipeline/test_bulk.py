@@ -1,0 +1,86 @@
+"""Bulk encoding on a real Spark cluster of two worker processes, against one process.
+
+LEAP_SLOW=1 pytest tests/pipeline/test_bulk.py      # needs pip install -e '.[bulk]' and Java; two minutes
+"""
+
+import json
+import os
+import random
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from temporary_repository import PROJECT
+
+from leap.exits import LeapEncoder
+from leap.gate.package_model import write_model_folder
+
+sys.path.insert(0, str(PROJECT / "tests" / "unit"))
+from tiny_models import WORDS, write_folder
+
+pytestmark = [
+    pytest.mark.skipif(os.environ.get("LEAP_SLOW") != "1", reason="two minutes: LEAP_SLOW=1 runs it"),
+    pytest.mark.skipif(shutil.which("java") is None, reason="Spark needs Java"),
+]
+
+SCRIPT = PROJECT / "scripts" / "encode_with_spark.py"
+
+
+def test_two_workers_give_the_vectors_of_one_process(tmp_path: Path) -> None:
+    pytest.importorskip("pyspark", reason="the extra `bulk` is not installed")
+    folder = write_folder(tmp_path / "tiny")
+    # Rows of this model leave at layers 3, 4 and 5.
+    rule = {"threshold": 0.885, "min_layer": 2, "patience": 2}
+    (folder / "leap.json").write_text(json.dumps({"exit": rule}))
+    write_model_folder(folder, tmp_path / "model", {}, None)
+    generator = random.Random(7)
+    texts = [" ".join(generator.choices(WORDS, k=generator.randint(1, 20))) for _ in range(5000)]
+    table = pd.DataFrame({"number": range(5002), "text": [None, *texts, None]})
+    table.to_parquet(tmp_path / "texts.parquet")
+
+    command = [sys.executable, str(SCRIPT), "--master", "local-cluster[2,1,1024]", "--exit-layers"]
+    command += ["--model", str(tmp_path / "model"), "--column", "text", "--partitions", "8"]
+    command += ["--input", str(tmp_path / "texts.parquet"), "--output", str(tmp_path / "vectors")]
+    events = tmp_path / "events"
+    events.mkdir()
+    options = {"eventLog.enabled": "true", "eventLog.compress": "false", "eventLog.dir": str(events)}
+    options["ui.enabled"] = "false"
+    submit = "".join(f"--conf spark.{name}={value} " for name, value in options.items())
+    done = subprocess.run(
+        command,
+        env={
+            **os.environ,
+            "PYSPARK_PYTHON": sys.executable,
+            "PYSPARK_SUBMIT_ARGS": f"{submit} pyspark-shell",
+        },
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+        timeout=600,
+    )
+    summary = json.loads(done.stdout.splitlines()[-1])
+    assert (summary["sentences"], summary["left_out"]) == (5000, 2)
+    assert workers_of(events) == {"0", "1"}
+
+    written = pd.read_parquet(tmp_path / "vectors").sort_values("number")
+    assert written["number"].tolist() == list(range(1, 5001))
+    vectors, layers = LeapEncoder(folder, "cpu").encode(texts, return_exit_layers=True)
+    assert set(layers.tolist()) == {3, 4, 5}
+    # Other batches may round the last bits differently, and a cosine at the threshold may fall either way.
+    same = written["exit_layer"].to_numpy() == layers
+    assert same.mean() > 0.999
+    np.testing.assert_allclose(np.stack(list(written["vector"]))[same], vectors[same], atol=1e-5)
+
+
+def workers_of(events: Path) -> set[str]:
+    """The executors that ran the model, by Spark's own log of the job."""
+    found = set()
+    for file in events.rglob("events_*"):
+        for line in map(json.loads, file.read_text().splitlines()):
+            if line["Event"] == "SparkListenerTaskEnd" and "Python" in json.dumps(line):
+                found.add(line["Task Info"]["Executor ID"])
+    return found
