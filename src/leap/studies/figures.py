@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from leap.data.pairs import Pairs
 from leap.evaluation.encode import layer_vectors
-from leap.evaluation.layers import interpolated, layer_overlaps, layer_rows
+from leap.evaluation.layers import interpolated, layer_overlaps, layer_rows, share_below
 from leap.evaluation.neighbours import neighbours, overlap
 from leap.evaluation.spearman import Array, spearman
 from leap.exits import ExitRule, LeapEncoder
@@ -60,6 +60,7 @@ class Measured:
             "exit_rate": (exits < self.depth).double().mean().item(),
             "similarity": near.double().mean().item(),
             "nn_at_10": kept.mean().item(),
+            "nn_fail_50": share_below(kept, 0.5),
         }
 
     def correlation(self, vectors: Tensor) -> float:

@@ -6,6 +6,7 @@ Dynamic quantisation of the linear layers: int8 weights beforehand, int8 activat
 import copy
 import warnings
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -49,8 +50,10 @@ def int8_rows(
     """
     plain, small = quantised_pair(model)
     rows: list[Row] = []
-    for weights, each in (("fp32", plain), ("int8", small)):
-        taken = measured(each, pairs, evaluation.nn_k, evaluation.batch_size)
+    exact = measured(plain, pairs, evaluation.nn_k, evaluation.batch_size)
+    rounded = measured(small, pairs, evaluation.nn_k, evaluation.batch_size)
+    # Both keep, or lose, the neighbours of fp32 at full depth.
+    for weights, taken in (("fp32", exact), ("int8", replace(rounded, reference=exact.reference))):
         for path, exits in (("full", taken.full_depth()), ("exit", converged(taken.pooled, rule))):
             rows.append({"weights": weights, "path": path, **taken.figures(exits)})
     times = _times(plain, small, pairs.sentence1, rule, latency, evaluation.seed)
