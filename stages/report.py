@@ -1,4 +1,5 @@
-"""Writes the report of all variants and seeds: reports/report.html, report.md, summary.json, plots/.
+"""Writes the report of all variants and seeds: reports/report.html, report.md, summary.json,
+metrics.json, plots/.
 
     python stages/report.py
 
@@ -18,7 +19,7 @@ from leap.reporting.page import pictures, render
 from leap.reporting.paper import read_paper
 from leap.reporting.run_facts import run_facts
 from leap.reporting.studies import read_studies
-from leap.reporting.summary import summarise, table
+from leap.reporting.summary import metrics, summarise, table
 from leap.settings import Settings
 from leap.stage import run
 from leap.tracking import Tracking, log_report
@@ -51,6 +52,7 @@ def main(settings: Settings, arguments: argparse.Namespace) -> dict[str, Any]:
     asked = {name: study.description for name, study in settings.studies.items()}
 
     write_json(REPORTS / "summary.json", summary)
+    write_json(REPORTS / "metrics.json", metrics(summary))
     for form in ("html", "md"):
         with whole_file(REPORTS / f"report.{form}") as beside_it:
             page = render(f"report.{form}.j2", summary, drawn, tables, asked, studies)

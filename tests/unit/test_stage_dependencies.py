@@ -1,4 +1,4 @@
-"""dvc.yaml and studies/dvc.yaml name for every stage the modules and the settings that it uses, no more and no less."""
+"""The pipelines name for every stage the modules and the settings that it uses, no more and no less."""
 
 import ast
 import sys

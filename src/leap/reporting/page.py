@@ -8,7 +8,7 @@ from markupsafe import Markup
 
 from leap.gate.verdict import mark
 from leap.reporting import plot_data, plots
-from leap.reporting.beside import Table
+from leap.reporting.paper_table import Table
 from leap.reporting.studies import Studies
 from leap.reporting.summary import COLUMNS, aliases, dig, row, shown, verdict_word
 

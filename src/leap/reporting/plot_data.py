@@ -113,17 +113,14 @@ def reduction_rows(summary: dict[str, Any]) -> Rows:
         timed = variant["latency"] or []
         smallest = min((row["batch"] for row in timed), default=None)
         for row in timed:
-            if row["batch"] == smallest and row["path"] in ("full", "exit", "truncated"):
+            if row["batch"] == smallest and row["path"] in ("full", "exit"):
                 reduction = variant["depth"] / row["expected_layers"]
-                rows.append({"variant": name, "x": reduction, "y": 1 / row["speed_up"], "path": row["path"]})
+                rows.append({"variant": name, "x": reduction, "y": 1 / row["speed_up"]})
         floor = dig(variant, "protocol", "floor_ms")
         full = next((r["ms_p50"] for r in timed if (r["batch"], r["path"]) == (smallest, "full")), None)
         if floor and full:
             most = max(row["x"] for row in rows if row["variant"] == name)
-            rows += [
-                {"variant": f"{name}, floor", "x": x, "y": floor / full / x, "path": "floor"}
-                for x in (1.0, most)
-            ]
+            rows += [{"variant": f"{name}, floor", "x": x, "y": floor / full / x} for x in (1.0, most)]
     return rows
 
 

@@ -132,6 +132,25 @@ def mean_ndcg(variant: dict[str, Any], path: str) -> float | None:
     return None if None in scores or not scores else sum(scores) / len(scores)
 
 
+def metrics(summary: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """The main figures by variant, for `dvc metrics diff`: reports/metrics.json; missing ones are left out."""
+    rows = {}
+    for name, variant in summary["variants"].items():
+        figures = {
+            "expected_layers": dig(variant, "exit", "expected_layers"),
+            "exit_rate": dig(variant, "exit", "rate"),
+            "similarity": dig(variant, "exit", "similarity"),
+            "nn_at_10": dig(variant, "exit", "nn_at_10"),
+            "spearman_full": dig(variant, "sts", "spearman_full"),
+            "spearman_exit": dig(variant, "sts", "spearman_exit"),
+            "ndcg_at_10_full": mean_ndcg(variant, "full"),
+            "ndcg_at_10_exit": mean_ndcg(variant, "exit"),
+            "speed_up": variant["speed_up"],
+        }
+        rows[name] = {key: value for key, value in figures.items() if value is not None}
+    return rows
+
+
 def verdict_word(variant: dict[str, Any]) -> str:
     """passes, refused, or missing."""
     passed = dig(variant, "gate", "passed")
