@@ -133,7 +133,7 @@ def mean_ndcg(variant: dict[str, Any], path: str) -> float | None:
 
 
 def metrics(summary: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """The main figures by variant, for `dvc metrics diff`: reports/metrics.json; missing ones are left out."""
+    """The main figures by variant, for `dvc metrics diff`: reports/metrics.json. What is missing is out."""
     rows = {}
     for name, variant in summary["variants"].items():
         figures = {
