@@ -13,6 +13,7 @@ from leap.reporting.differences import LATENCY, QUALITY, RunSetting, reasons
 from leap.reporting.paper import read_paper
 from leap.reporting.paper_table import Pair, Table
 from leap.reporting.studies import read_studies
+from leap.reporting.summary import shown
 
 PAPER = read_paper(Path(__file__).parents[2] / "reference" / "paper.yaml")
 
@@ -42,20 +43,20 @@ def test_every_table_of_the_paper_with_measurements_has_one() -> None:
 def test_main_results_by_the_papers_rule(summary: dict[str, Any]) -> None:
     table = beside(made_settings(), summary, {}, PAPER)["main_results"]
     leap = cells(table, "LEAP-MiniLM-L12")
-    assert (leap["spearman"].paper, leap["spearman"].ours) == (0.760, 0.79)
-    assert leap["spearman"].difference == pytest.approx(0.03)
-    assert leap["expected layers"].ours == 3.2  # the oracle's, as in the paper
-    assert leap["layer reduction"].ours == pytest.approx(4 / 3.2)
-    assert leap["exit by 7"].ours is None  # this model has four layers
-    assert cells(table, "all-MiniLM-L12-v2 (external)")["spearman"].ours is None
+    assert (leap["Spearman"].paper, leap["Spearman"].ours) == (0.760, 0.79)
+    assert leap["Spearman"].difference == pytest.approx(0.03)
+    assert leap["E[layers]"].ours == 3.2  # the oracle's, as in the paper
+    assert leap["layer reduction, x"].ours == pytest.approx(4 / 3.2)
+    assert leap["exit by layer 7"].ours is None  # this model has four layers
+    assert cells(table, "all-MiniLM-L12-v2 (external)")["Spearman"].ours is None
 
 
 def test_layers_that_there_are_not_stay_missing(summary: dict[str, Any]) -> None:
     tables = beside(made_settings(), summary, {}, PAPER)
     assert tables["layer_comparison"].missing
-    assert cells(tables["nn_failure"], "layer 4")["nn at 10"].ours is not None
-    assert cells(tables["nn_failure"], "layer 5")["nn at 10"].ours is None
-    assert cells(tables["nn_failure"], "layer 5")["nn at 10"].difference is None
+    assert cells(tables["nn_failure"], "layer 4")["NN@10"].ours is not None
+    assert cells(tables["nn_failure"], "layer 5")["NN@10"].ours is None
+    assert cells(tables["nn_failure"], "layer 5")["NN@10"].difference is None
 
 
 def test_a_collection_of_ours_never_fills_a_row_of_the_papers(summary: dict[str, Any]) -> None:
@@ -88,14 +89,21 @@ def test_studies_fill_their_tables_and_only_those(summary: dict[str, Any]) -> No
         | study("ablation", full={"oracle": oracle, "layers": [{"layer": 7, "exit_rate_near_final": 0.8}]})
     )
     tables = beside(made_settings(), summary, studies, PAPER)
-    assert cells(tables["pareto"], "theta 0.93")["expected layers"].ours == 5.0
-    assert cells(tables["pareto"], "theta 0.95")["expected layers"].ours is None
-    assert cells(tables["decision_thresholds"], "theta 0.93")["nn fail"].ours == 0.1
+    assert cells(tables["pareto"], "theta 0.93")["E[layers]"].ours == 5.0
+    assert cells(tables["pareto"], "theta 0.95")["E[layers]"].ours is None
+    assert cells(tables["decision_thresholds"], "theta 0.93")["NN@10 below 0.5"].ours == 0.1
     assert cells(tables["exit_strategies"], "converged 0.97")["quality"].ours == pytest.approx(0.875)
-    assert cells(tables["ablation"], "full")["exit by 7"].ours == 0.8
-    assert cells(tables["ablation"], "final only")["spearman"].ours is None
+    assert cells(tables["ablation"], "full")["exit by layer 7"].ours == 0.8
+    assert cells(tables["ablation"], "final only")["Spearman"].ours is None
     assert tables["beta_sensitivity"].missing
     assert tables["beta_sensitivity"].command == "make study-beta"
+
+
+def test_settings_read_as_they_are_written(summary: dict[str, Any]) -> None:
+    pair = cells(beside(made_settings(), summary, {}, PAPER)["hyperparameters"], "train.learning_rate")[
+        "value"
+    ]
+    assert (shown(pair.paper, pair.digits), shown(pair.ours, pair.digits)) == ("5e-05", "0.002")
 
 
 PAPERS = RunSetting(

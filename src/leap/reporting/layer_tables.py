@@ -17,7 +17,7 @@ def layer_comparison(sources: Sources) -> Table:
             found[f"{name}_exit_rate"] = layer.get("exit_rate_near_final")
         return found
 
-    columns = dict.fromkeys(
+    columns: dict[str, int | None] = dict.fromkeys(
         ("baseline_similarity", "baseline_exit_rate", "leap_similarity", "leap_exit_rate"), 3
     )
     return paper_table(sources, "layer_comparison", columns, layer_label, ours, sources.apart(QUALITY))
@@ -34,7 +34,7 @@ def layer_analysis(sources: Sources) -> Table:
             "nn_at_10": layer.get("nn_at_10"),
         }
 
-    columns = {"similarity": 3, "exit_rate": 3, "nn_at_10": 2}
+    columns: dict[str, int | None] = {"similarity": 3, "exit_rate": 3, "nn_at_10": 2}
     return paper_table(sources, "layer_analysis", columns, layer_label, ours, sources.apart(QUALITY))
 
 
@@ -63,7 +63,9 @@ def contraction(sources: Sources) -> Table:
         }
         return {**found, "exit_by_7": sources.layer(name, 7).get("exit_rate_near_final")}
 
-    columns = dict.fromkeys(("layer_6", "layer_7", "layer_9", "layer_12", "exit_by_7"), 3)
+    columns: dict[str, int | None] = dict.fromkeys(
+        ("layer_6", "layer_7", "layer_9", "layer_12", "exit_by_7"), 3
+    )
     return paper_table(
         sources,
         "contraction",
@@ -86,5 +88,5 @@ def nn_failure(sources: Sources) -> Table:
             "below_30": layer.get("nn_fail_30"),
         }
 
-    columns = {"nn_at_10": 2, "below_50": 3, "below_30": 3}
+    columns: dict[str, int | None] = {"nn_at_10": 2, "below_50": 3, "below_30": 3}
     return paper_table(sources, "nn_failure", columns, layer_label, ours, sources.apart(QUALITY))

@@ -154,6 +154,8 @@ def cell(value: Any, name: str) -> str:
     return "-" if value is None else shown(value, LAYER_COLUMNS[name])
 
 
-def signed(value: float | None, digits: int) -> str:
+def signed(value: float | None, digits: int | None) -> str:
     """A difference with its sign; a dash where one of its two figures is missing."""
-    return "-" if value is None else f"{value:+.{digits}f}"
+    if value is None:
+        return "-"
+    return f"{value:+.8g}" if digits is None else f"{value:+.{digits}f}"

@@ -11,14 +11,30 @@ from leap.settings import Settings
 
 Row = dict[str, Any]
 
+# How columns of reference/paper.yaml read in the report, where not by their own name.
+NAMES = {
+    "spearman": "Spearman",
+    "layer_reduction": "layer reduction, x",
+    "speed_up": "speed-up, x",
+    "expected_layers": "E[layers]",
+    "exit_by_7": "exit by layer 7",
+    "nn_at_10": "NN@10",
+    "nn_fail": "NN@10 below 0.5",
+    "below_50": "NN@10 below 0.5",
+    "below_30": "NN@10 below 0.3",
+    "full_ms": "full, ms",
+    "exit_ms": "exited, ms",
+    "max_exit_rate": "exit rate",
+}
+
 
 @dataclass(frozen=True)
 class Pair:
-    """One figure twice: the paper's and ours; null where one of the two has none."""
+    """One figure twice, null where one side has none; digits null: as many as it needs."""
 
     paper: float | None
     ours: float | None
-    digits: int = 3
+    digits: int | None = 3
 
     @property
     def difference(self) -> float | None:
@@ -82,7 +98,7 @@ class Sources:
 def paper_table(
     sources: Sources,
     key: str,
-    columns: dict[str, int],
+    columns: dict[str, int | None],
     label: Callable[[Row], str],
     ours: Callable[[Row], dict[str, float | None]],
     apart: list[str],
@@ -107,7 +123,7 @@ def paper_table(
         found = ours(row)
         pairs = [Pair(number(row.get(name)), found.get(name), digits) for name, digits in columns.items()]
         rows.append((label(row), pairs))
-    names = [name.replace("_", " ") for name in columns]
+    names = [NAMES.get(name, name.replace("_", " ")) for name in columns]
     return Table(table.title, table.place, table.rule, names, rows, apart, command, note)
 
 

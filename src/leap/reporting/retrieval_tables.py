@@ -20,7 +20,7 @@ def beir(sources: Sources) -> Table:
             "change_by_exit": change(leap("10_full"), leap("10_exit")),
         }
 
-    columns = dict.fromkeys(
+    columns: dict[str, int | None] = dict.fromkeys(
         ("baseline_full", "leap_full", "leap_exit", "change_by_leap", "change_by_exit"), 3
     )
     return paper_table(
@@ -54,7 +54,9 @@ def _shallow(sources: Sources, key: str, cutoffs: tuple[int, int]) -> Table:
             found |= {f"baseline_at_{at}": one, f"leap_at_{at}": two, f"change_at_{at}": change(one, two)}
         return found
 
-    columns = {f"{name}_at_{at}": 3 for at in cutoffs for name in ("baseline", "leap", "change")}
+    columns: dict[str, int | None] = {
+        f"{name}_at_{at}": 3 for at in cutoffs for name in ("baseline", "leap", "change")
+    }
     return paper_table(sources, key, columns, lambda row: str(row["set"]), ours, sources.apart(RETRIEVAL))
 
 

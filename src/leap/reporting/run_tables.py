@@ -23,7 +23,13 @@ def main_results(sources: Sources) -> Table:
             "speed_up": variant.get("speed_up") if row["model"] == "leap" else None,
         }
 
-    columns = {"spearman": 3, "layer_reduction": 2, "speed_up": 2, "expected_layers": 2, "exit_by_7": 3}
+    columns: dict[str, int | None] = {
+        "spearman": 3,
+        "layer_reduction": 2,
+        "speed_up": 2,
+        "expected_layers": 2,
+        "exit_by_7": 3,
+    }
     return paper_table(
         sources,
         "main_results",
@@ -49,7 +55,7 @@ def latency(sources: Sources) -> Table:
             "expected_layers": leaves.get("expected_layers"),
         }
 
-    columns = {"full_ms": 2, "exit_ms": 2, "speed_up": 2, "expected_layers": 2}
+    columns: dict[str, int | None] = {"full_ms": 2, "exit_ms": 2, "speed_up": 2, "expected_layers": 2}
     return paper_table(
         sources,
         "latency",
@@ -91,7 +97,7 @@ def hyperparameters(sources: Sources) -> Table:
     return paper_table(
         sources,
         "hyperparameters",
-        {"value": 6},
+        {"value": None},
         lambda row: str(row["setting"]),
         ours,
         [],

@@ -117,13 +117,15 @@ def dig(content: Any, *path: str) -> Any:
     return content
 
 
-def shown(value: Any, digits: int = 3) -> str:
-    """A value for a person; null reads as missing, never as zero."""
+def shown(value: Any, digits: int | None = 3) -> str:
+    """A value for a person; null reads as missing, never as zero. Digits null: as many as it needs."""
     if value is None:
         return MISSING
     if isinstance(value, bool):
         return "yes" if value else "no"
-    return f"{value:.{digits}f}" if isinstance(value, int | float) else str(value)
+    if not isinstance(value, int | float):
+        return str(value)
+    return f"{value:.8g}" if digits is None else f"{value:.{digits}f}"
 
 
 def mean_ndcg(variant: dict[str, Any], path: str) -> float | None:
