@@ -16,7 +16,7 @@ export MLFLOW_DISABLE_TELEMETRY := true
 export DO_NOT_TRACK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-dev demo ui test check fix bench clean
+.PHONY: help setup setup-dev demo studies ui test check fix bench clean
 
 help: ## list the commands
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 18
@@ -41,6 +41,14 @@ demo: setup ## run the whole pipeline on the embedded profile (about 10 minutes 
 	dvc repro
 	@leap summary
 	@echo "the report: reports/report.html    the runs and models: make ui"
+
+study-%: setup ## one study of params.yaml (study-ablation), then the report anew; docs/studies.md
+	dvc repro studies/dvc.yaml:study@$*
+	dvc repro --single-item --force report
+
+studies: setup ## all studies (about half an hour on 2 cores), then the report anew
+	dvc repro studies/dvc.yaml
+	dvc repro --single-item --force report
 
 ui: setup ## open MLflow on http://127.0.0.1:5000
 	@leap track
@@ -67,4 +75,4 @@ bench: setup ## measure training and encoding on this machine
 	python benchmarks/throughput.py
 
 clean: ## remove results and the environment, keep DVC's cache
-	rm -rf .venv data models evaluations verdicts reports mlruns
+	rm -rf .venv data models evaluations verdicts reports mlruns studies/work studies/plots studies/metrics studies/*.json

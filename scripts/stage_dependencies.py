@@ -1,6 +1,6 @@
-"""Keeps dvc.yaml's lists of modules true: every stage depends on exactly the modules that it imports.
+"""Keeps the pipelines' lists of modules true: every stage depends on exactly the modules that it imports.
 
-python scripts/stage_dependencies.py            # rewrites dvc.yaml
+python scripts/stage_dependencies.py            # rewrites dvc.yaml and studies/dvc.yaml
 python scripts/stage_dependencies.py --check    # only compares, exits with 1 on a difference
 """
 
@@ -14,6 +14,7 @@ from pathlib import Path
 from ruamel.yaml import YAML
 
 CODE = ("src/", "stages/")
+PIPELINES = (Path("dvc.yaml"), Path("studies/dvc.yaml"))
 
 
 def modules_of(stage: Path, source: Path) -> list[str]:
@@ -80,9 +81,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--check", action="store_true")
     check = parser.parse_args().check
+    for pipeline in PIPELINES:
+        wrong = _mended(pipeline, check)
+        if check and wrong:
+            sys.exit(f"{pipeline}: run `make fix`, the modules of these stages changed: {', '.join(wrong)}")
+
+
+def _mended(pipeline: Path, check: bool) -> list[str]:
+    """The stages whose lists are wrong; writes the right ones unless only checking."""
     yaml = YAML()
     yaml.width, yaml.preserve_quotes = 110, True
-    content = yaml.load(Path("dvc.yaml"))
+    content = yaml.load(pipeline)
     wrong = []
     for name, stage in content["stages"].items():
         data = [dep for dep in stage["deps"] if not str(dep).startswith(CODE)]
@@ -90,10 +99,9 @@ def main() -> None:
         if [*data, *code] != list(stage["deps"]):
             wrong.append(name)
             stage["deps"][:] = [*data, *code]
-    if check and wrong:
-        sys.exit(f"dvc.yaml: run `make fix`, the modules of these stages changed: {', '.join(wrong)}")
-    if wrong:
-        yaml.dump(content, Path("dvc.yaml"))
+    if wrong and not check:
+        yaml.dump(content, pipeline)
+    return wrong
 
 
 if __name__ == "__main__":

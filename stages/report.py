@@ -1,8 +1,9 @@
-"""Writes the report of all variants and seeds: reports/report.html, report.md, summary.json, plots/.
+"""Writes the report of all variants and seeds: reports/report.html, report.md, summary.json,
+metrics.json, plots/.
 
     python stages/report.py
 
-Evidence that is not there yet reads "missing". The last lines on stderr are the main table.
+Evidence and studies that are not there yet read "missing". The last lines on stderr are the main table.
 """
 
 import argparse
@@ -13,9 +14,12 @@ from typing import Any
 from leap.evaluation.evidence import read_evidence
 from leap.files import read_json, whole_file, whole_folder, write_json
 from leap.gate.registry import current_aliases
+from leap.reporting.beside import beside
 from leap.reporting.page import pictures, render
+from leap.reporting.paper import read_paper
 from leap.reporting.run_facts import run_facts
-from leap.reporting.summary import summarise, table
+from leap.reporting.studies import read_studies
+from leap.reporting.summary import metrics, summarise, table
 from leap.settings import Settings
 from leap.stage import run
 from leap.tracking import Tracking, log_report
@@ -42,12 +46,17 @@ def main(settings: Settings, arguments: argparse.Namespace) -> dict[str, Any]:
             # A verdict says what was so when it was given; a later one may have taken the champion's place.
             verdict["registry"]["aliases"] = aliases.get(verdict["checkpoint"], [])
     summary = summarise(settings, evidence, verdicts, run_facts(settings))
-    drawn = pictures(summary, Path("evaluations"))
+    studies = read_studies(settings)
+    drawn = pictures(summary, Path("evaluations"), studies)
+    tables = beside(settings, summary, studies, read_paper())
+    asked = {name: study.description for name, study in settings.studies.items()}
 
     write_json(REPORTS / "summary.json", summary)
+    write_json(REPORTS / "metrics.json", metrics(summary))
     for form in ("html", "md"):
-        with whole_file(REPORTS / f"report.{form}") as beside:
-            beside.write_text(render(f"report.{form}.j2", summary, drawn), encoding="utf-8")
+        with whole_file(REPORTS / f"report.{form}") as beside_it:
+            page = render(f"report.{form}.j2", summary, drawn, tables, asked, studies)
+            beside_it.write_text(page, encoding="utf-8")
     with whole_folder(REPORTS / "plots") as plots:
         for name, (_, svg, rows) in drawn.items():
             (plots / f"{name}.svg").write_text(svg, encoding="utf-8")

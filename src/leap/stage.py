@@ -27,7 +27,7 @@ def run(body: Body, description: str | None, arguments: tuple[str, ...] = ()) ->
         body: takes the settings and the parsed arguments, returns what the last line says.
         description: the module's docstring, shown by --help.
         arguments: names of the arguments that say which item of the matrix to run,
-            of "variant", "seed" and "set".
+            of "variant", "seed", "set" and "study".
     """
     parser = argparse.ArgumentParser(
         description=description, formatter_class=argparse.RawDescriptionHelpFormatter

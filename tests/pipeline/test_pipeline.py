@@ -28,6 +28,9 @@ TINY = (
     "latency.iterations=5",
     "latency.batch_sizes=[1, 4]",
     "evaluation.bootstrap=100",
+    "studies={small: {description: two small ones, sentences: 200, thresholds: [0.9], variants:"
+    " {leap: {description: the paper's}, output_only: {description: the final term only,"
+    " loss: {alpha: 0.0, delta: 0.0, beta: 0.0, epsilon: 0.0, gamma: 0.0}}}}}",
 )
 
 
@@ -69,6 +72,29 @@ def test_the_summary_has_what_others_read(repository: Repository) -> None:
 def test_a_second_run_does_nothing_and_leaves_git_clean(repository: Repository) -> None:
     assert "up to date" in repository.run("dvc", "repro")
     assert repository.run("git", "status", "--short") == ""
+
+
+def test_a_study_runs_alone_and_then_shows_in_the_report(repository: Repository) -> None:
+    assert not (repository.root / "studies" / "small.json").exists()  # `dvc repro` left it alone
+    assert "make study-small" in (repository.root / "reports" / "report.md").read_text()
+    target = "studies/dvc.yaml:study@small"
+    assert repository.ran(repository.run("dvc", "repro", target)) == {target}
+    study = repository.json("studies/small.json")
+    assert set(study["variants"]) == {"leap", "output_only"}
+    leap = study["variants"]["leap"]["seeds"]["1"]
+    assert [row["strategy"] for row in leap["thresholds"]] == ["converged", "near_final"]
+    assert leap["depth"] == 3
+    figures = repository.json("studies/metrics/small.json")["leap"]
+    assert figures["spearman_exit"] == leap["spearman_exit"]
+    weights = repository.root / "studies/work/small/leap-1/model/model.safetensors"
+    before = weights.stat().st_mtime_ns
+    assert "up to date" in repository.run("dvc", "repro", target)
+    repository.run(sys.executable, "stages/study.py", "--study", "small")
+    assert weights.stat().st_mtime_ns == before  # the trained student is kept
+    repository.run("dvc", "repro", "--single-item", "--force", "report")
+    assert "two small ones" in (repository.root / "reports" / "report.html").read_text()
+    assert "make study-small" not in (repository.root / "reports" / "report.md").read_text()
+    repository.commit()
 
 
 def test_every_checkpoint_has_one_finished_run_with_its_figures(repository: Repository) -> None:

@@ -14,7 +14,18 @@ from leap.profiles import compose
 
 PROJECT = Path(__file__).parents[2]
 NO_NETWORK = Path(__file__).with_name("no_network")
-TRACKED = ("src", "stages", "profiles", "dvc.yaml", "requirements.lock", ".dvc", ".dvcignore", ".gitignore")
+TRACKED = (
+    "src",
+    "stages",
+    "profiles",
+    "reference",
+    "studies/dvc.yaml",
+    "dvc.yaml",
+    "requirements.lock",
+    ".dvc",
+    ".dvcignore",
+    ".gitignore",
+)
 
 
 class Repository:
@@ -29,6 +40,7 @@ class Repository:
                 ignore = shutil.ignore_patterns("__pycache__", "cache", "tmp", "*.egg-info")
                 shutil.copytree(source, root / name, ignore=ignore)
             else:
+                (root / name).parent.mkdir(exist_ok=True)
                 shutil.copyfile(source, root / name)
         self.write()
         self.run("git", "init", "-q")
@@ -65,8 +77,8 @@ class Repository:
         self.run("git", "commit", "-qm", "state")
 
     def changed(self) -> set[str]:
-        """The stages that DVC would run."""
-        status = json.loads(self.run("dvc", "status", "--json"))
+        """The stages that `dvc repro` would run."""
+        status = json.loads(self.run("dvc", "status", "--json", "dvc.yaml"))
         return {name.split(":")[-1] for name in status}
 
     def ran(self, output: str) -> set[str]:

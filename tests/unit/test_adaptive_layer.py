@@ -14,7 +14,7 @@ from leap.model.student import save_student
 from leap.objective import AdaptiveLayer, terms
 from leap.objective.adaptive_layer import DRAWS, kl_to_final, prior_weights
 
-SENTENCES = ["ba da", "fa go ke", "li mo nu pa re", "so"]
+SENTENCES = ["da go", "fa go ke", "li mo nu pa re", "so"]
 
 
 class Base(nn.Module):

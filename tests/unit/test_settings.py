@@ -131,3 +131,32 @@ def test_only_a_named_hub_lets_the_network_in(content: Any) -> None:
     assert not parse_settings(content, "params.yaml").names_a_hub()
     content["teacher"] = {"kind": "hub", "repo": "a/b", "revision": "0" * 40}
     assert parse_settings(content, "params.yaml").names_a_hub()
+
+
+def test_mistakes_of_studies_are_listed_once_at_the_block_that_has_them(content: Any) -> None:
+    studies = content["studies"]
+    studies["beta"]["train"] = {"epochs": 0}
+    studies["beta"]["variants"]["beta_01"]["loss"] = {"beta": -1}
+    studies["fixed_depth"]["variants"]["layers_4"]["exit"] = {"min_layer": 5}
+    studies["seeds"]["seeds"] = [1, 1]
+    found = mistakes(content)
+    for expected in (
+        "studies.beta.train.epochs: Input should be greater than or equal to 1 (found 0)",
+        "studies.beta.variants.beta_01.loss.beta: Input should be greater than or equal to 0",
+        "studies.fixed_depth.variants.layers_4.exit: min_layer 5 is above the depth, student.layers 4",
+        "studies.seeds: seeds: [1, 1] names a seed twice",
+    ):
+        assert sum(line.startswith(expected) for line in found) == 1, (expected, found)
+    assert len(found) == 4
+
+
+def test_a_variant_of_a_study_lies_over_the_study_over_the_shared_blocks(content: Any) -> None:
+    settings = parse_settings(content, "params.yaml")
+    cold = settings.study_variant("teacher", "cold_repeated")
+    assert (cold.student.width, cold.student.layers) == (384, 12)
+    assert (cold.train.epochs, cold.train.batch_size) == (2, 128)
+    assert (cold.loss.layer_map, cold.loss.beta) == ("uniform", 0.4)
+    adaptive = settings.study_variant("objectives", "adaptive_layer").loss
+    assert (adaptive.kind, adaptive.kl_temperature) == ("adaptive_layer", 0.3)
+    with pytest.raises(UserError, match="no study 'gamma'"):
+        settings.study("gamma")

@@ -1,4 +1,4 @@
-"""dvc.yaml names for every stage the modules and the settings that it uses, no more and no less."""
+"""The pipelines name for every stage the modules and the settings that it uses, no more and no less."""
 
 import ast
 import sys
@@ -11,9 +11,13 @@ from ruamel.yaml import YAML
 PROJECT = Path(__file__).parents[2]
 sys.path.insert(0, str(PROJECT / "scripts"))
 
-from stage_dependencies import CODE, imported, modules_of  # noqa: E402
+from stage_dependencies import CODE, PIPELINES, imported, modules_of  # noqa: E402
 
-STAGES: dict[str, Any] = YAML(typ="safe").load((PROJECT / "dvc.yaml").read_text())["stages"]
+STAGES: dict[str, Any] = {
+    name: stage
+    for pipeline in PIPELINES
+    for name, stage in YAML(typ="safe").load((PROJECT / pipeline).read_text())["stages"].items()
+}
 # No result depends on where MLflow lies; the gate, which registers models, names it all the same.
 NOT_INPUTS = {"tracking", "profile"}
 

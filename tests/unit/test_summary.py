@@ -10,7 +10,7 @@ from leap.gate.verdict import verdict_of
 from leap.reporting.average import average
 from leap.reporting.plot_data import exit_rows, latency_rows, layer_rows, loss_rows, quality_rows
 from leap.reporting.run_facts import counts, run_facts
-from leap.reporting.summary import COLUMNS, mean_ndcg, row, shown, summarise, table
+from leap.reporting.summary import COLUMNS, mean_ndcg, metrics, row, shown, summarise, table
 from leap.settings import Settings
 
 
@@ -189,3 +189,12 @@ def test_rows_behind_the_pictures(project: Path) -> None:
         (40, 1.5),
         (60, 1.0),
     ]
+
+
+def test_metrics_are_a_few_numbers_a_variant_and_never_stand_for_what_is_missing(project: Path) -> None:
+    settings = made_settings()
+    write_evidence(project, settings, "leap")
+    found = metrics(made(settings))
+    assert found["leap"]["spearman_exit"] == 0.79
+    assert found["leap"]["expected_layers"] == 3.1
+    assert found["baseline"] == {}

@@ -8,8 +8,9 @@ from markupsafe import Markup
 
 from leap.gate.verdict import mark
 from leap.reporting import plot_data, plots
-from leap.reporting.paper import LABEL, beside_the_paper
+from leap.reporting.paper_table import Table
 from leap.reporting.proof import read_proof
+from leap.reporting.studies import Studies
 from leap.reporting.summary import COLUMNS, aliases, dig, row, shown, verdict_word
 from leap.reporting.wall_clock import wall_clock
 
@@ -33,13 +34,19 @@ LAYER_COLUMNS = {
 }
 
 
-def pictures(summary: dict[str, Any], evaluations: Path) -> dict[str, tuple[str, str, list[dict[str, Any]]]]:
+Pictures = dict[str, tuple[str, str, list[dict[str, Any]]]]
+
+
+def pictures(summary: dict[str, Any], evaluations: Path, studies: Studies) -> Pictures:
     """Every picture by file name: (caption, SVG, the rows behind it)."""
     layers = plot_data.layer_rows(summary)
     exits = plot_data.exit_rows(summary)
     quality = plot_data.quality_rows(summary)
     latency = plot_data.latency_rows(summary)
     losses = plot_data.loss_rows(summary, evaluations)
+    pareto, fixed = plot_data.pareto_rows(studies), plot_data.fixed_depth_rows(studies)
+    widths, reduction = plot_data.width_rows(studies), plot_data.reduction_rows(summary)
+    layers_and_quality = ("layers computed a text", "Spearman")
     drawn = {
         "similarity": (
             "Similarity of each layer to the final one",
@@ -62,6 +69,41 @@ def pictures(summary: dict[str, Any], evaluations: Path) -> dict[str, tuple[str,
             plots.quality(quality),
             quality,
         ),
+        "failure": (
+            "Neighbours lost: share of texts that keep less than half of their ten (NN@10 below 0.5)",
+            plots.by_layer(layers, "nn_fail_50", "share of texts"),
+            layers,
+        ),
+        "contraction": (
+            "Contraction: a layer's step over the one before, median; below 1 layers move less and less",
+            plots.by_layer(layers, "contraction", "contraction ratio", 1.0),
+            layers,
+        ),
+        "pareto": (
+            "Quality against layers: one model cut at each layer, exited by theta, and by the oracle "
+            "(study strategies)",
+            plots.curves(pareto, layers_and_quality, "pareto"),
+            pareto,
+        ),
+        "fixed_depth": (
+            "Rivals at equal depth: LEAP cut or exited beside students of exactly so many layers "
+            "(study fixed_depth)",
+            plots.curves(fixed, layers_and_quality, "fixed-depth"),
+            fixed,
+        ),
+        "widths": (
+            "Fewer layers and fewer dimensions: quality against layers times width saved (study widths)",
+            plots.curves(widths, ("layers times width saved, x", "Spearman"), "widths"),
+            widths,
+        ),
+        "reduction": (
+            "Time that is left of full depth against layer reduction, smallest batch; dotted: every layer "
+            "costs alike",
+            plots.curves(
+                reduction, ("layer reduction, x", "share of full depth's time"), "reduction", diagonal=True
+            ),
+            reduction,
+        ),
         "losses": ("Training loss", plots.losses(losses), losses),
     }
     for batch in sorted({item["batch"] for item in latency}):
@@ -71,7 +113,12 @@ def pictures(summary: dict[str, Any], evaluations: Path) -> dict[str, tuple[str,
 
 
 def render(
-    template: str, summary: dict[str, Any], drawn: dict[str, tuple[str, str, list[dict[str, Any]]]]
+    template: str,
+    summary: dict[str, Any],
+    drawn: Pictures,
+    tables: dict[str, Table],
+    asked: dict[str, str],
+    studies: Studies,
 ) -> str:
     """One of the two forms of the report.
 
@@ -79,6 +126,9 @@ def render(
         template: "report.html.j2" or "report.md.j2".
         summary: the content of reports/summary.json.
         drawn: the result of `pictures`.
+        tables: the result of `leap.reporting.beside.beside`.
+        asked: the description of every study of the settings, run or not.
+        studies: those that have been run.
     """
     environment = Environment(
         loader=FileSystemLoader(TEMPLATES),
@@ -87,7 +137,7 @@ def render(
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    environment.filters |= {"shown": shown, "cell": cell}
+    environment.filters |= {"shown": shown, "cell": cell, "signed": signed}
     environment.globals |= {"dig": dig, "mark": mark, "aliases": aliases, "verdict_word": verdict_word}
     environment.globals["wall_clock"] = wall_clock
     return environment.get_template(template).render(
@@ -97,11 +147,19 @@ def render(
         rows=[row(name, variant) for name, variant in summary["variants"].items()],
         layer_columns=LAYER_COLUMNS,
         pictures={name: (caption, Markup(svg)) for name, (caption, svg, _) in drawn.items()},
-        paper_label=LABEL,
-        paper=beside_the_paper(summary),
+        tables=tables,
+        asked=asked,
+        studies=studies,
     )
 
 
 def cell(value: Any, name: str) -> str:
     """A number of a layer table; what a layer cannot have (the first layer's stability) is a dash."""
     return "-" if value is None else shown(value, LAYER_COLUMNS[name])
+
+
+def signed(value: float | None, digits: int | None) -> str:
+    """A difference with its sign; a dash where one of its two figures is missing."""
+    if value is None:
+        return "-"
+    return f"{value:+.8g}" if digits is None else f"{value:+.{digits}f}"

@@ -1,68 +1,108 @@
-"""The paper's main figures, to stand beside ours and never to be mixed with them."""
+"""The paper's figures, read from reference/paper.yaml: to stand beside ours, never to be mixed with them."""
 
-from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import Any, Literal
 
-from leap.reporting.summary import dig
+from pydantic import ValidationError
+from ruamel.yaml import YAML
+from ruamel.yaml.error import YAMLError
 
-LABEL = "paper (MiniLM-L12, bert-large teacher, L4 GPU)"
+from leap.errors import UserError
+from leap.settings.base import Block
+
+REFERENCE = Path("reference/paper.yaml")
+
+Cell = bool | int | float | str
 
 
-@dataclass(frozen=True)
-class Figure:
-    """One number of the paper and ours of the same kind."""
+class PaperSetting(Block):
+    """What the paper measured on; a run that differs says in what (`leap.reporting.differences`)."""
+
+    student: str
+    student_layers: int
+    student_width: int
+    teacher: str
+    teacher_layers: int
+    data: str
+    sentences: int
+    epochs: int
+    similarity_set: str
+    hardware: str
+    precision: str
+    seeds: int
+
+
+class PaperTable(Block):
+    """A table or drawn figure of the paper; a list outside any table has no label."""
+
+    label: str | None
+    place: str
+    title: str
+    # Which exit rule its numbers can only come from: our reading (docs/paper.md), not the paper's words.
+    rule: Literal["converged", "near_final"] | None = None
+    rows: list[dict[str, Cell]]
+
+    def row(self, **where: Cell) -> dict[str, Cell]:
+        """The one row whose cells have these values.
+
+        Raises:
+            KeyError: there is none, or more than one.
+        """
+        found = [row for row in self.rows if all(row.get(key) == value for key, value in where.items())]
+        if len(found) != 1:
+            raise KeyError(f"{self.title}: {len(found)} rows with {where}")
+        return found[0]
+
+
+class PaperFigure(Block):
+    """A figure of the text; `bound` where the paper says about, above or below."""
+
+    value: float
+    place: str
+    bound: Literal["about", "above", "below"] | None = None
+
+
+class OneOf(Block):
+    """One of several values that the paper gives for one thing."""
+
+    value: Cell
+    place: str
+
+
+class Disagreement(Block):
+    """One thing for which the paper gives several values."""
 
     what: str
-    paper: str
-    # null: this run has no such number
-    ours: float | None
-    digits: int
-    # What keeps the two apart beside model and hardware.
-    note: str
+    values: list[OneOf]
 
 
-def beside_the_paper(summary: dict[str, Any]) -> list[Figure]:
-    """The figures that this run can show too, for the variants `leap` and `baseline`.
+class Paper(Block):
+    """Everything of reference/paper.yaml."""
 
-    Source: the paper's §5 (layer table, main table), Appendix "Latency Measurement". Its layer table and its
-    expected depth come from the rule `near_final`, which needs the last layer; ours is the same rule here.
+    title: str
+    setting: PaperSetting
+    tables: dict[str, PaperTable]
+    figures: dict[str, PaperFigure]
+    disagreements: list[Disagreement]
+
+    def value(self, table: str, column: str, **where: Cell) -> Cell | None:
+        """A cell of a table; null where the row has no such column."""
+        return self.tables[table].row(**where).get(column)
+
+
+def read_paper(path: Path = REFERENCE) -> Paper:
+    """Reads and checks the file.
+
+    Raises:
+        UserError: it is missing or not as it should be; all mistakes are listed.
     """
-    leap = summary["variants"].get("leap", {})
-    baseline = summary["variants"].get("baseline", {})
-    pairs = f"ours: set {summary['primary_set']}; paper: STS-B test"
-    seventh: dict[str, Any] = next((row for row in leap.get("layers") or [] if row["layer"] == 7), {})
-    sentences = "ours: this run's sentences and depth"
-    return [
-        Figure(
-            "Spearman, LEAP, exited",
-            "0.763 (0.760 ± 0.006 over seeds)",
-            dig(leap, "sts", "spearman_exit"),
-            3,
-            pairs,
-        ),
-        Figure("Spearman, baseline", "0.777", dig(baseline, "sts", "spearman_full"), 3, pairs),
-        Figure(
-            "expected layers, near_final", "6.7 of 12", dig(leap, "oracle", "expected_layers"), 2, sentences
-        ),
-        Figure(
-            "exited by layer 7, near_final",
-            "91.9 %",
-            percent(seventh.get("exit_rate_near_final")),
-            1,
-            f"{sentences}, in %",
-        ),
-        Figure("similarity to final, layer 7", "0.963", seventh.get("similarity_to_final"), 3, sentences),
-        Figure("NN@10, layer 7", "0.84", seventh.get("nn_at_10"), 2, sentences),
-        Figure(
-            "wall-clock speed-up, batch 1",
-            "1.61x",
-            leap.get("speed_up"),
-            2,
-            "ours: this run's device and precision",
-        ),
-    ]
-
-
-def percent(share: float | None) -> float | None:
-    """A share in per cent."""
-    return None if share is None else 100 * share
+    try:
+        content: Any = YAML(typ="safe").load(path.read_text(encoding="utf-8"))
+        return Paper.model_validate(content)
+    except FileNotFoundError:
+        raise UserError(f"{path} is missing: it belongs to the project, `git checkout {path}`") from None
+    except YAMLError as error:
+        raise UserError(f"{path} is not valid YAML: {error}") from None
+    except ValidationError as error:
+        lines = [f"  - {'.'.join(map(str, item['loc']))}: {item['msg']}" for item in error.errors()]
+        raise UserError(f"{path} has {len(lines)} mistake(s):\n" + "\n".join(lines)) from None

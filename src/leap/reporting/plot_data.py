@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+from leap.reporting.studies import Studies, first_seed
 from leap.reporting.summary import dig
 from leap.tracking.content import history_numbers
 
@@ -51,6 +52,75 @@ def quality_rows(summary: dict[str, Any]) -> Rows:
             for path, layers, value in ends
             if layers is not None and value is not None
         ]
+    return rows
+
+
+def pareto_rows(studies: Studies) -> Rows:
+    """Quality against layers computed of one model: cut, exited and by the oracle, a point a layer or theta.
+
+    From the study of strategies; where it is missing, of thresholds.
+    """
+    for study, variant in (("strategies", "leap"), ("thresholds", "tau_098")):
+        figures = first_seed(studies, study, variant)
+        if figures is not None:
+            cut = [
+                {"variant": "cut at a layer", "x": row["layer"], "y": row["spearman"]}
+                for row in figures["layers"]
+            ]
+            swept = [
+                {"variant": row["strategy"], "x": row["expected_layers"], "y": row["spearman"]}
+                for row in (*figures.get("thresholds", []), *figures.get("patiences", []))
+            ]
+            return cut + swept
+    return []
+
+
+def fixed_depth_rows(studies: Studies) -> Rows:
+    """LEAP cut at each layer and exited, beside students of exactly so many layers, of the study's size."""
+    rows: Rows = []
+    for name in studies.get("fixed_depth", {}).get("variants", {}):
+        figures = first_seed(studies, "fixed_depth", name) or {}
+        if name == "leap":
+            rows += [
+                {"variant": "leap, cut", "x": row["layer"], "y": row["spearman"]} for row in figures["layers"]
+            ]
+            rows.append(
+                {"variant": "leap, exited", "x": figures["expected_layers"], "y": figures["spearman_exit"]}
+            )
+        else:
+            rows.append({"variant": "fixed depth", "x": figures["depth"], "y": figures["spearman_full"]})
+    return rows
+
+
+def width_rows(studies: Studies) -> Rows:
+    """Quality against all that is saved, layers times width, of the study of widths."""
+    figures = first_seed(studies, "widths", "leap") or {}
+    names = {"full": "full depth", "exit": "exited"}
+    return [
+        {"variant": names[row["path"]], "x": row["reduction"], "y": row["spearman"]}
+        for row in figures.get("widths", [])
+    ]
+
+
+def reduction_rows(summary: dict[str, Any]) -> Rows:
+    """The share of full depth's time that is left, against layer reduction, at the smallest batch.
+
+    The physical floor (reading the weights once at the measured bandwidth) is a series where the evidence
+    has it, `floor_ms` of the protocol.
+    """
+    rows: Rows = []
+    for name, variant in summary["variants"].items():
+        timed = variant["latency"] or []
+        smallest = min((row["batch"] for row in timed), default=None)
+        for row in timed:
+            if row["batch"] == smallest and row["path"] in ("full", "exit"):
+                reduction = variant["depth"] / row["expected_layers"]
+                rows.append({"variant": name, "x": reduction, "y": 1 / row["speed_up"]})
+        floor = dig(variant, "protocol", "floor_ms")
+        full = next((r["ms_p50"] for r in timed if (r["batch"], r["path"]) == (smallest, "full")), None)
+        if floor and full:
+            most = max(row["x"] for row in rows if row["variant"] == name)
+            rows += [{"variant": f"{name}, floor", "x": x, "y": floor / full / x} for x in (1.0, most)]
     return rows
 
 

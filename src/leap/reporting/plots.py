@@ -109,6 +109,29 @@ def quality(rows: Rows) -> str:
     return _svg(figure, axes, "quality")
 
 
+def curves(rows: Rows, labels: tuple[str, str], name: str, diagonal: bool = False) -> str:
+    """A series a `variant` through its points (`x`, `y`); one point alone is a marker.
+
+    Args:
+        rows: the points.
+        labels: of the two axes.
+        name: makes the picture's inner names its own.
+        diagonal: dots the line y = 1 / x, where every layer costs alike.
+    """
+    figure, axes = _picture()
+    for series, style in _styles(rows).items():
+        points = sorted((row["x"], row["y"]) for row in rows if row["variant"] == series)
+        line = style if len(points) > 1 else {**style, "linestyle": "", "markersize": 7}
+        axes.plot(*zip(*points, strict=True), label=series, **line)
+    if diagonal and rows:
+        most = max(row["x"] for row in rows)
+        ideal = [1 + (most - 1) * step / 40 for step in range(41)]
+        axes.plot(ideal, [1 / x for x in ideal], color=INK, linewidth=0.8, linestyle=(0, (2, 3)))
+    axes.set_xlabel(labels[0])
+    axes.set_ylabel(labels[1])
+    return _svg(figure, axes, name)
+
+
 def latency(rows: Rows, batch: int) -> str:
     """Bars: median time of each way to run each variant at one batch size."""
     figure, axes = _picture()

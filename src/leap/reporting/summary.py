@@ -134,19 +134,40 @@ def dig(content: Any, *path: str) -> Any:
     return content
 
 
-def shown(value: Any, digits: int = 3) -> str:
-    """A value for a person; null reads as missing, never as zero."""
+def shown(value: Any, digits: int | None = 3) -> str:
+    """A value for a person; null reads as missing, never as zero. Digits null: as many as it needs."""
     if value is None:
         return MISSING
     if isinstance(value, bool):
         return "yes" if value else "no"
-    return f"{value:.{digits}f}" if isinstance(value, int | float) else str(value)
+    if not isinstance(value, int | float):
+        return str(value)
+    return f"{value:.8g}" if digits is None else f"{value:.{digits}f}"
 
 
 def mean_ndcg(variant: dict[str, Any], path: str) -> float | None:
     """Mean nDCG@10 of the collections; null where one is missing, for the rest would mislead."""
     scores = [dig(item, f"ndcg_at_10_{path}") for item in variant["retrieval"].values()]
     return None if None in scores or not scores else sum(scores) / len(scores)
+
+
+def metrics(summary: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """The main figures by variant, for `dvc metrics diff`: reports/metrics.json. What is missing is out."""
+    rows = {}
+    for name, variant in summary["variants"].items():
+        figures = {
+            "expected_layers": dig(variant, "exit", "expected_layers"),
+            "exit_rate": dig(variant, "exit", "rate"),
+            "similarity": dig(variant, "exit", "similarity"),
+            "nn_at_10": dig(variant, "exit", "nn_at_10"),
+            "spearman_full": dig(variant, "sts", "spearman_full"),
+            "spearman_exit": dig(variant, "sts", "spearman_exit"),
+            "ndcg_at_10_full": mean_ndcg(variant, "full"),
+            "ndcg_at_10_exit": mean_ndcg(variant, "exit"),
+            "speed_up": variant["speed_up"],
+        }
+        rows[name] = {key: value for key, value in figures.items() if value is not None}
+    return rows
 
 
 def verdict_word(variant: dict[str, Any]) -> str:

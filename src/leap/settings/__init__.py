@@ -3,6 +3,7 @@
 All mistakes are reported at once, each with its key, before any work.
 """
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -17,8 +18,14 @@ from leap.settings.gate import GateSettings
 from leap.settings.monitoring import MonitoringSettings
 from leap.settings.sources import ModelSource, PairSource, RetrievalSource, TextSource
 from leap.settings.student import ExitSettings, Loss, StudentSettings, TrainSettings
+from leap.settings.studies import Study
+from leap.settings.variant import Variant
 
 __all__ = ["Settings", "VariantSettings", "parse_settings", "read_settings"]
+
+
+# The blocks that a variant may change.
+BLOCKS = ("student", "loss", "train", "exit")
 
 
 class DataSettings(Block):
@@ -75,18 +82,6 @@ class VariantSettings(Block):
         return found
 
 
-class Variant(Block):
-    """One block of `variants`: what differs from the shared blocks, or a ready checkpoint to evaluate."""
-
-    description: str
-    # A model to evaluate as it is, for example the teacher; nothing is trained then.
-    checkpoint: ModelSource | None = None
-    student: dict[str, Any] = {}
-    loss: dict[str, Any] = {}
-    train: dict[str, Any] = {}
-    exit: dict[str, Any] = {}
-
-
 class Settings(Block):
     """params.yaml."""
 
@@ -102,6 +97,7 @@ class Settings(Block):
     train: TrainSettings
     exit: ExitSettings
     variants: Annotated[dict[Name, Variant], Field(min_length=1)]
+    studies: dict[Name, Study]
     evaluation: EvaluationSettings
     latency: LatencySettings
     gate: GateSettings
@@ -141,16 +137,31 @@ class Settings(Block):
             raise UserError(f"no variant {name!r} in params.yaml: it has {', '.join(self.variants)}")
         return self._resolved(name, self.variants[name])
 
-    def _resolved(self, name: str, variant: Variant) -> VariantSettings:
+    def study(self, name: str) -> Study:
+        """One study.
+
+        Raises:
+            UserError: there is no such study.
+        """
+        if name not in self.studies:
+            raise UserError(f"no study {name!r} in params.yaml: it has {', '.join(self.studies) or 'none'}")
+        return self.studies[name]
+
+    def study_variant(self, study: str, name: str) -> VariantSettings:
+        """The settings of one variant of a study: shared blocks, then the study's, then its own."""
+        chosen = self.study(study)
+        return self._resolved(name, chosen.variants[name], chosen)
+
+    def _resolved(self, name: str, variant: Variant, study: Study | None = None) -> VariantSettings:
+        shared = {key: getattr(self, key).model_dump() for key in BLOCKS}
+        if study is not None:
+            shared = {key: merge(block, getattr(study, key)) for key, block in shared.items()}
         return VariantSettings.model_validate(
             {
                 "name": name,
                 "description": variant.description,
                 "checkpoint": variant.checkpoint and variant.checkpoint.model_dump(),
-                **{
-                    key: merge(getattr(self, key).model_dump(), getattr(variant, key))
-                    for key in ("student", "loss", "train", "exit")
-                },
+                **{key: merge(block, getattr(variant, key)) for key, block in shared.items()},
             }
         )
 
@@ -226,17 +237,33 @@ def _variant_mistakes(content: Any) -> list[str]:
         return []
     shared = _resolved_mistakes(content, "", {})
     found = []
-    for name, variant in content["variants"].items():
-        if isinstance(variant, dict):
-            lines = _resolved_mistakes(content, str(name), variant)
-            found += [f"variants.{name}.{line}" for line in lines if line not in shared]
+    for key, base, name, variant in _all_variants(content):
+        lines = _resolved_mistakes(base, name, variant)
+        above = key.rpartition(".variants.")[0]
+        found += [f"{key}.{line}" for line in lines if line not in shared and f"{above}.{line}" not in found]
     return found
 
 
+def _all_variants(content: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any], str, dict[str, Any]]]:
+    """Every variant, of the pipeline and of the studies: its key, the blocks below it, its name, itself.
+
+    A study's own blocks come first, as a variant without changes.
+    """
+    for name, variant in content["variants"].items():
+        if isinstance(variant, dict):
+            yield f"variants.{name}", content, str(name), variant
+    studies = content.get("studies")
+    for study, block in studies.items() if isinstance(studies, dict) else ():
+        if isinstance(block, dict) and isinstance(block.get("variants"), dict):
+            base = {key: merge(content.get(key), block.get(key) or {}) for key in BLOCKS}
+            yield f"studies.{study}", base, "", {}
+            for name, variant in block["variants"].items():
+                if isinstance(variant, dict):
+                    yield f"studies.{study}.variants.{name}", base, str(name), variant
+
+
 def _resolved_mistakes(content: dict[str, Any], name: str, variant: dict[str, Any]) -> list[str]:
-    blocks = {
-        key: merge(content.get(key), variant.get(key) or {}) for key in ("student", "loss", "train", "exit")
-    }
+    blocks = {key: merge(content.get(key), variant.get(key) or {}) for key in BLOCKS}
     try:
         resolved = VariantSettings.model_validate(
             {"name": name, "description": "", "checkpoint": variant.get("checkpoint"), **blocks}

@@ -13,7 +13,7 @@ logger = logging.getLogger(__name__)
 
 
 def log_report(settings: Settings, folder: Path) -> bool:
-    """Logs report.html, report.md and summary.json of `folder`, unless MLflow has them.
+    """Logs report.html, report.md, summary.json and the pictures of `folder`, unless MLflow has them.
 
     A store that cannot be reached costs a warning.
 
@@ -38,6 +38,8 @@ def log_report(settings: Settings, folder: Path) -> bool:
             if run.data.tags.get("leap.logged.report") != digest:
                 for name in ("report.html", "report.md", "summary.json"):
                     client.log_artifact(run.info.run_id, str(folder / name))
+                if (folder / "plots").is_dir():
+                    client.log_artifacts(run.info.run_id, str(folder / "plots"), "plots")
                 client.set_tag(run.info.run_id, "leap.logged.report", digest)
                 client.set_terminated(run.info.run_id, "FINISHED")
     except failures() as error:
