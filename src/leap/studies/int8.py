@@ -88,7 +88,7 @@ def _times(
     paths: dict[str, Forward] = {}
     for weights, model in (("fp32", plain), ("int8", small)):
         paths[f"{weights} full"] = partial(layer_forward, model.encoder, layer=model.depth)
-        paths[f"{weights} exit"] = partial(exit_forward, model.encoder, rule=rule)
+        paths[f"{weights} exit"] = partial(exit_forward, model.encoder, policy=rule)
     found = timed(paths, batches, settings.warmup, cpu_timer)
     return {
         (weights, path): float(np.median(found[f"{weights} {path}"]))
