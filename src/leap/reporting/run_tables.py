@@ -136,7 +136,8 @@ def single_figures(sources: Sources) -> Table:
         for name, value in ours.items()
     ]
     apart = sources.apart((*QUALITY, "hardware"))
-    return Table("Single figures of the text", "throughout", None, ["value"], rows, apart, "dvc repro")
+    note = "The fixed depth is the study's, with its sizes; the rest is the pipeline's."
+    return Table("Single figures of the text", "throughout", None, ["value"], rows, apart, "dvc repro", note)
 
 
 def _mean(values: list[float | None]) -> float | None:
