@@ -20,8 +20,8 @@ def exit_forward(
         encoder: the model.
         batch: B rows.
         policy: who leaves; Algorithm 1 is an `ExitRule`.
-        similarities: is given cos(p_l, p_{l-k}) of the rows still there at each layer l that is checked, where
-            the policy goes by them.
+        similarities: is given cos(p_l, p_{l-k}) of the rows still there at each layer l that is checked,
+            where the policy goes by them.
 
     Returns:
         The pooled vectors at each row's exit layer, [B, D] float32, not normalised, and the exit layers,

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from leap.data.pairs import Pairs
 from leap.evaluation.encode import layer_vectors
 from leap.evaluation.layers import interpolated, layer_overlaps, layer_rows, share_below
-from leap.evaluation.neighbours import neighbours, overlap
+from leap.evaluation.neighbours import KeptNeighbours, neighbours, overlap
 from leap.evaluation.spearman import Array, spearman
 from leap.exits import ExitRule, LeapEncoder
 from leap.exits.rules import at_layers, consecutive_similarity, converged, first_layer_at, near_final
@@ -87,7 +87,9 @@ def usual(taken: Measured, rule: ExitRule) -> Row:
     exited = taken.figures(converged(taken.pooled, rule))
     oracle = near_final(taken.pooled, rule.threshold)
     by_layer = [taken.correlation(layer) for layer in taken.pooled[1:]]
-    layers = layer_rows(taken.pooled, rule, layer_overlaps(taken.pooled, taken.reference.shape[1]))
+    layers = layer_rows(
+        taken.pooled, rule, layer_overlaps(KeptNeighbours(taken.pooled, taken.reference.shape[1]))
+    )
     return {
         "depth": taken.depth,
         "rule": {"threshold": rule.threshold, "min_layer": rule.min_layer, "patience": rule.patience},
