@@ -71,8 +71,9 @@ fix: setup-dev ## mend what can be mended by a tool
 	python scripts/stage_dependencies.py
 	python scripts/readme_results.py
 
-bench: setup ## measure training and encoding on this machine
-	python benchmarks/throughput.py
+bench: setup ## measure training and encoding on this machine, after make demo
+	python benchmarks/training.py
+	python benchmarks/encoding.py
 
 clean: ## remove results and the environment, keep DVC's cache
 	rm -rf .venv data models evaluations verdicts reports mlruns studies/work studies/plots studies/metrics studies/*.json
