@@ -18,6 +18,7 @@ from leap.evaluation.encode import full_and_exited, layer_vectors, token_counts
 from leap.evaluation.evidence import head, write_evidence
 from leap.evaluation.examination import examine, pairs_among, sentence_scores
 from leap.evaluation.per_text import write_scores
+from leap.evaluation.strategies import own_strategies
 from leap.exits import LeapEncoder
 from leap.model.locate import locate
 from leap.settings import Settings
@@ -47,7 +48,7 @@ def main(settings: Settings, arguments: argparse.Namespace) -> dict[str, Any]:
         ),
         "n": len(sentences),
         "set": chosen.primary_set,
-        **examine(pooled, tokens, pairs_among(pairs, sentences), rule, chosen),
+        **examine(pooled, tokens, pairs_among(pairs, sentences), rule, chosen, own_strategies(model, rule)),
         "teacher": likeness,
     }
     folder = Path(f"evaluations/{variant}-{seed}")

@@ -4,16 +4,18 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import spearmanr
+from tiny_models import MakeFolder
 
 from leap.evaluation.bounds import passes, recommended
 from leap.evaluation.judge import Judge, ScoredPairs
 from leap.evaluation.lengths import length_bins
 from leap.evaluation.neighbours import KeptNeighbours, neighbours, overlap
-from leap.evaluation.strategies import patient, strategies
+from leap.evaluation.strategies import own_strategies, strategies
 from leap.evaluation.sweep import rule_of, sweep
 from leap.evaluation.token_thresholds import chosen_thresholds, cross_fitted, exits_by_tokens
-from leap.exits import ExitRule
-from leap.exits.rules import at_layers, consecutive_similarity, converged
+from leap.exits import ExitRule, LeapEncoder
+from leap.exits.rules import at_layers, consecutive_similarity, converged, patient
+from leap.training.heads import fit_heads
 
 
 def random_pooled(layers: int = 6, rows: int = 40, spread: float = 0.6, seed: int = 0) -> torch.Tensor:
@@ -59,6 +61,22 @@ def test_the_table_of_strategies() -> None:
     assert found["converged"] <= found["patience_2"] <= found["patience_3"]
     assert found["heads"] == 3.0
     assert list(strategies(rule, 2)) == ["converged", "near_final"]
+
+
+def test_a_models_own_strategies_are_what_its_folder_has_files_for(
+    make_folder: MakeFolder, sentences: list[str]
+) -> None:
+    model = LeapEncoder(make_folder(), "cpu")
+    pooled = torch.empty(model.depth + 1, len(sentences), model.encoder.config.width)
+    for rows, batch in model.pooled_layers(sentences):
+        pooled[:, rows] = batch
+    rule = ExitRule(0.9, 2)
+    assert own_strategies(model, rule) == {}
+    fit_heads([pooled]).save(model.folder)
+    own = own_strategies(model, rule)
+    _, exits = model.encode(sentences, strategy="heads", threshold=0.9, min_layer=2, return_exit_layers=True)
+    assert list(own) == ["heads"]
+    assert own["heads"](pooled).tolist() == exits.tolist()
 
 
 def test_the_judge_by_its_slow_twin() -> None:

@@ -13,7 +13,10 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from leap.exits.rules import ExitRule, consecutive_similarity, converged, near_final
+from leap.exits import LeapEncoder
+from leap.exits.calibration import FILE as CALIBRATION
+from leap.exits.heads import FILE as HEADS
+from leap.exits.rules import ExitRule, by_heads, calibrated, converged, near_final, patient
 
 # [L + 1, N, D] float32 to each row's exit layer, [N] int64, counted from 1.
 Strategy = Callable[[Tensor], Tensor]
@@ -33,25 +36,22 @@ def strategies(rule: ExitRule, depth: int, own: Mapping[str, Strategy] | None = 
     table: dict[str, Strategy] = {"converged": partial(converged, rule=rule)}
     for patience in PATIENCES:
         if patience < depth:
-            table[f"patience_{patience}"] = partial(patient, rule=rule, patience=patience)
+            table[f"patience_{patience}"] = partial(patient, rule=rule, pabee_patience=patience)
     table |= own or {}
     return table | {"near_final": partial(near_final, threshold=rule.threshold)}
 
 
-def patient(pooled: Tensor, rule: ExitRule, patience: int) -> Tensor:
-    """Each row's first layer from l_min on that ends `patience` consecutive similarities of theta or more.
+def own_strategies(model: LeapEncoder, rule: ExitRule) -> dict[str, Strategy]:
+    """The strategies that the model's folder has files for: learned heads, calibrated thresholds.
 
-    Args:
-        pooled: [L + 1, N, D] float32.
-        rule: theta, l_min and k of one comparison.
-        patience: p; with 1 this is `converged`.
-
-    Returns:
-        [N] int64, layers counted from 1; the last layer where no earlier one qualifies.
+    Thresholds that were calibrated with a lens hold for its vectors, which the others do not have: left out.
     """
-    still = consecutive_similarity(pooled, rule.patience) >= rule.threshold
-    exits = torch.full((pooled.shape[1],), len(still))
-    for layer in range(len(still), 0, -1):
-        ends = still[max(layer - patience, 0) : layer].all(0) & (layer >= max(rule.min_layer, patience))
-        exits[ends] = layer
-    return exits
+    found: dict[str, Strategy] = {}
+    here = torch.device("cpu")  # where pooled layers are judged
+    if (model.folder / HEADS).exists():
+        found["heads"] = partial(
+            by_heads, heads=model.heads.to(here), threshold=rule.threshold, min_layer=rule.min_layer
+        )
+    if (model.folder / CALIBRATION).exists() and not model.calibration.uses_lens:
+        found["calibrated"] = partial(calibrated, calibration=model.calibration.to(here))
+    return found

@@ -14,7 +14,7 @@ from leap.evaluation.layers import interpolated, layer_overlaps, layer_rows, sha
 from leap.evaluation.neighbours import KeptNeighbours, neighbours, overlap
 from leap.evaluation.spearman import Array, spearman
 from leap.exits import ExitRule, LeapEncoder
-from leap.exits.rules import at_layers, consecutive_similarity, converged, first_layer_at, near_final
+from leap.exits.rules import at_layers, consecutive_similarity, converged, first_layer_at, near_final, patient
 from leap.settings.studies import Study
 
 Row = dict[str, Any]
@@ -125,16 +125,10 @@ def threshold_rows(taken: Measured, rule: ExitRule, thresholds: list[float]) -> 
 
 def patience_rows(taken: Measured, rule: ExitRule, patiences: list[int]) -> list[Row]:
     """A row a p of PABEE's rule (Zhou et al. 2020) for vectors: p consecutive layers that hardly move."""
-    still = consecutive_similarity(taken.pooled, rule.patience) >= rule.threshold
-    rows = []
-    for patience in patiences:
-        run = torch.stack(
-            [still[max(layer - patience, 0) : layer].all(0) for layer in range(1, len(still) + 1)]
-        )
-        run[: patience - 1] = False
-        exits = first_layer_at(run.float(), 0.5, rule.min_layer)
-        rows.append({"strategy": "pabee", "patience": patience, **taken.figures(exits)})
-    return rows
+    return [
+        {"strategy": "pabee", "patience": p, **taken.figures(patient(taken.pooled, rule, p))}
+        for p in patiences
+    ]
 
 
 def width_rows(taken: Measured, rule: ExitRule, shares: list[float]) -> list[Row]:
