@@ -16,7 +16,7 @@ export MLFLOW_DISABLE_TELEMETRY := true
 export DO_NOT_TRACK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-dev demo studies ui test check fix bench clean
+.PHONY: help setup setup-dev demo studies ui test check fix bench gpu-run clean
 
 help: ## list the commands
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 18
@@ -74,6 +74,9 @@ fix: setup-dev ## mend what can be mended by a tool
 bench: setup ## measure training and encoding on this machine, after make demo
 	python benchmarks/training.py
 	python benchmarks/encoding.py
+
+gpu-run: ## run the stages that need a GPU without DVC and MLflow (params.yaml: leap profile gpu)
+	python3 scripts/run_stages.py --only extract,cache_teacher,train,diagnose,evaluate_sts,evaluate_retrieval,benchmark_latency
 
 clean: ## remove results and the environment, keep DVC's cache
 	rm -rf .venv data models evaluations verdicts reports mlruns studies/work studies/plots studies/metrics studies/*.json
