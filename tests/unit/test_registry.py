@@ -370,7 +370,7 @@ def test_the_version_tells_its_verdict(project: Path) -> None:
     tracking = Tracking.open(SETTINGS)
     assert tracking.client is not None
     version = tracking.client.get_model_version("leap", "1")
-    assert version.description == "leap-1: 1 of 1 checks pass\n\n- similarity: fine"
+    assert version.description == "leap-1: 1 of 1 checks pass\n\n- \N{CHECK MARK} similarity: fine"
     assert version.tags["leap.checkpoint"] == checkpoint("leap")
     assert json.loads(version.tags["leap.primary_value"]) == 0.78
 

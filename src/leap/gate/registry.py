@@ -24,6 +24,7 @@ from leap.errors import UserError
 from leap.files import sha256_of_json
 from leap.gate.package_model import write_model_folder
 from leap.gate.ranking import Entry, rank
+from leap.gate.verdict import mark
 from leap.tracking.run import identity
 from leap.tracking.store import Tracking, failures, first_line, one_at_a_time
 
@@ -35,6 +36,12 @@ logger = logging.getLogger(__name__)
 CANDIDATE, CHAMPION, PREVIOUS = "candidate", "champion", "previous"
 # Others that promote at the same moment can make this program look again, though not without end.
 TURNS = 20
+# What the page of the registered model says; each version's own page has its verdict.
+ABOUT = (
+    "Sentence encoders that may exit early. `champion` is the best that passed the gate, `previous` the one "
+    "before it, `candidate` the newest that passed and is not better. In a version's description ! marks a "
+    "failed check that only warns. See docs/serving.md."
+)
 # What a store answers to a write that another one was faster with, or while it is locked.
 DISTURBED = ("BAD_REQUEST", "RESOURCE_DOES_NOT_EXIST", "TEMPORARILY_UNAVAILABLE")
 
@@ -259,7 +266,9 @@ class _Registry:
         passed = sum(check["passed"] for check in verdict["checks"])
         primary = verdict["primary_metric"]
         summary = f"{verdict['variant']}-{verdict['seed']}: {passed} of {len(verdict['checks'])} checks pass"
-        reasons = "\n".join(f"- {check['name']}: {check['reason']}" for check in verdict["checks"])
+        reasons = "\n".join(
+            f"- {mark(check)} {check['name']}: {check['reason']}" for check in verdict["checks"]
+        )
         text = f"{summary}\n\n{reasons}"
         if version.description != text:
             self._client.update_model_version(self.name, version.version, text)
@@ -421,7 +430,7 @@ class _Registry:
         if self._client.search_registered_models(f"name = '{self.name}'"):
             return
         try:
-            self._client.create_registered_model(self.name)
+            self._client.create_registered_model(self.name, description=ABOUT)
         except MlflowException as error:
             # Somebody else created it between the look and the call.
             if error.error_code != "RESOURCE_ALREADY_EXISTS":
