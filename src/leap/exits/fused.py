@@ -13,29 +13,31 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from leap.exits.compiled import ARGUMENTS, Kernel
 from leap.exits.layouts import choose_layout, shapes
-from leap.exits.tiles import Layout
+from leap.exits.tiles import Layout, TileShape
 from leap.model.batches import Batch
-from leap.model.encoder import Encoder, Layer
+from leap.model.encoder import Encoder, EncoderConfig, Layer
 
 # Work space and plans kept: streams in use at once, and exit rules.
 STREAMS = 4
 PLANS = 64
 MOST_TOKENS = 65_536
+# A tile is read to its end though its rows end earlier.
+SPARE = 128
 
 
 @dataclass(frozen=True)
 class Placed:
     """A batch on the device, cut up for the kernel.
 
-    ids, positions: [N] int64. owners: [N] int32, each token's row. tiles: [2, tiles + 1] int32, the tiles' first
-    tokens and first rows.
+    ids, positions: [N] int64. table: int32, the rows' first tokens [B + 1], then the tiles' first rows
+    [tiles + 1].
     """
 
     ids: Tensor
     positions: Tensor
-    owners: Tensor
-    tiles: Tensor
+    table: Tensor
     rows: int
     layout: Layout
 
@@ -63,11 +65,11 @@ class FusedEncoder:
         self.encoder = encoder
         self.config = encoder.config
         self.device = encoder.words.weight.device
-        self.processors = _processors(self.device)
+        self.processors = torch.cuda.get_device_properties(self.device).multi_processor_count
         self._weights, self._norms = _joined(encoder)
-        self._work: OrderedDict[tuple[int, int], dict[str, Tensor]] = OrderedDict()
+        self._work: OrderedDict[int, dict[str, Tensor]] = OrderedDict()
         self._plans: OrderedDict[tuple[float, ...], tuple[Tensor, Tensor]] = OrderedDict()
-        self._compiled: dict[Any, Any] = {}
+        self._kernels: dict[TileShape, Kernel] = {}
 
     def place(self, batch: Batch, layout: Layout | None = None) -> Placed:
         """Cuts a batch up and puts it on the device.
@@ -78,15 +80,10 @@ class FusedEncoder:
         """
         lengths = row_lengths(batch)
         layout = layout or choose_layout(lengths, self.config, self.processors)
-        owners = [row for row, length in enumerate(lengths) for _ in range(length)]
-        # One copy to the device for all three; the sections stay aligned for wide loads.
-        padded = -(-len(owners) // 4) * 4
-        numbers = [*owners, *[0] * (padded - len(owners)), *layout.tiling.tokens, *layout.tiling.rows]
+        numbers = [*layout.tiling.starts, *layout.tiling.rows]
         table = torch.tensor(numbers, dtype=torch.int32).to(self.device, non_blocking=True)
         moved = batch.to(self.device)
-        return Placed(
-            moved.ids, moved.positions, table, table[padded:].view(2, -1), len(lengths), layout
-        )
+        return Placed(moved.ids, moved.positions, table, len(lengths), layout)
 
     def full(self, batch: Batch | Placed) -> Tensor:
         """The last layer's pooled vectors, [B, D] float32, not normalised."""
@@ -123,65 +120,44 @@ class FusedEncoder:
         self, batch: Batch | Placed, thresholds: tuple[float, ...], patience: int, stop: int
     ) -> tuple[Tensor, Tensor]:
         placed = self.place(batch) if isinstance(batch, Batch) else batch
-        plan, limits = self._plan(thresholds, patience, stop)
+        plan = self._plan(thresholds, patience, stop)
         vectors = torch.empty(placed.rows, self.config.width, device=self.device)
         exits = torch.empty(placed.rows, dtype=torch.int64, device=self.device)
         work = self._workspace(len(placed.ids), placed.rows * (patience + 1))
-        layout = placed.layout
-        self._launch(
-            layout,
-            placed.ids,
-            placed.positions,
-            placed.owners,
-            placed.tiles[0],
-            placed.tiles[1],
-            plan,
-            limits,
-            self.encoder.words.weight,
-            self.encoder.places.weight,
-            self.encoder.types.weight,
-            self._norms,
-            self._weights,
-            *work.values(),
-            vectors,
-            exits,
+        layout, embeddings = placed.layout, self.encoder
+        tiles = placed.table.data_ptr() + 4 * (placed.rows + 1)
+        arguments = ARGUMENTS.pack(
+            placed.ids.data_ptr(),
+            placed.positions.data_ptr(),
+            placed.table.data_ptr(),
+            tiles,
+            *(numbers.data_ptr() for numbers in plan),
+            embeddings.words.weight.data_ptr(),
+            embeddings.places.weight.data_ptr(),
+            embeddings.types.weight.data_ptr(),
+            self._norms.data_ptr(),
+            self._weights.data_ptr(),
+            *(buffer.data_ptr() for buffer in work.values()),
+            vectors.data_ptr(),
+            exits.data_ptr(),
             patience,
             placed.rows,
-            len(work["moments"]) // 2,
             len(layout.tiling),
             layout.groups,
             layout.members,
             stop,
+            self.config.layer_norm_eps,
+        )
+        self._kernel(layout).launch(
+            layout.groups * layout.members, torch.cuda.current_stream(self.device).cuda_stream, arguments
         )
         return vectors, exits
 
-    def _launch(self, layout: Layout, *arguments: Any) -> None:
-        from leap.exits.fused_kernel import encode_kernel  # needs triton, which CPU machines do not have
-
-        shape, config = layout.shape, self.config
-        constants = (
-            config.layer_norm_eps,
-            config.width,
-            config.intermediate,
-            config.heads,
-            shape.tokens,
-            shape.split,
-            shape.chunk,
-            shape.wide_chunk,
-            shape.columns,
-            shape.wide_columns,
-            shape.stages,
-            self.device.type != "cuda",
-        )
-        grid = (layout.groups * layout.members, 1, 1)
-        compiled = self._compiled.get(shape)
-        if compiled is None:
-            # Cooperative: all programs run at once, or the launch fails; waiting for one another is safe.
-            self._compiled[shape] = encode_kernel[grid](
-                *arguments, *constants, num_warps=shape.warps, launch_cooperative_grid=True
-            )
-        else:
-            compiled[grid](*arguments, *constants)
+    def _kernel(self, layout: Layout) -> Kernel:
+        if layout.shape not in self._kernels:
+            dtype = self.encoder.words.weight.dtype
+            self._kernels[layout.shape] = Kernel(self.config, layout.shape, dtype, self.device)
+        return self._kernels[layout.shape]
 
     def _plan(self, thresholds: tuple[float, ...], patience: int, stop: int) -> tuple[Tensor, Tensor]:
         key = (*thresholds, patience, stop)
@@ -198,13 +174,13 @@ class FusedEncoder:
 
     def _workspace(self, tokens: int, pooled: int) -> dict[str, Tensor]:
         """The stream's own work space, which grows to what the largest batch needed."""
-        stream = torch.cuda.current_stream(self.device).cuda_stream if self.device.type == "cuda" else 0
-        key = (self.device.index or 0, stream)
-        work = self._work.get(key)
-        if work is None or len(work["moments"]) // 2 < tokens or len(work["recent"]) < pooled:
-            capacity = 1 << (max(tokens, 128) - 1).bit_length()
-            self._work[key] = work = _work_space(self.encoder, capacity, max(pooled, 64), self.processors)
-        self._work.move_to_end(key)
+        stream = torch.cuda.current_stream(self.device).cuda_stream
+        work = self._work.get(stream)
+        if work is None or len(work["states"]) < tokens + SPARE or len(work["recent"]) < pooled:
+            have = (len(work["states"]), len(work["recent"])) if work else (0, 0)
+            sizes = max(have[0], _power_of_two(tokens) + SPARE), max(have[1], _power_of_two(pooled))
+            self._work[stream] = work = _work_space(self.encoder, *sizes, self.processors)
+        self._work.move_to_end(stream)
         while len(self._work) > STREAMS:
             self._work.popitem(last=False)
         return work
@@ -216,16 +192,16 @@ def unsupported(encoder: Encoder) -> str | None:
     head, rest = divmod(config.width, config.heads)
     if weight.dtype not in (torch.float16, torch.bfloat16):
         return f"its weights are {weight.dtype}, not float16 or bfloat16"
-    if rest or head not in (16, 32, 64, 128):
-        return f"heads of {config.width / config.heads:g} numbers; it computes 16, 32, 64 and 128"
+    if rest or head % 32:
+        return f"heads of {config.width / config.heads:g} numbers, no multiple of 32"
     if not shapes(config):
-        return f"width {config.width} or {config.intermediate} is no multiple of 16"
+        return f"width {config.width} is no multiple of 128, or {config.intermediate} none of 64"
     return None
 
 
-def fits(batch: Batch) -> bool:
+def fits(batch: Batch, config: EncoderConfig) -> bool:
     """Whether the kernel takes the batch: no row longer than the largest tile, and work space for all."""
-    return batch.groups[-1].length <= 128 and len(batch.ids) <= MOST_TOKENS
+    return batch.groups[-1].length <= shapes(config)[-1].tokens and len(batch.ids) <= MOST_TOKENS
 
 
 def row_lengths(batch: Batch) -> list[int]:
@@ -249,10 +225,8 @@ def _one_row(ids: Tensor) -> Batch:
     return Batch(ids, torch.arange(len(ids)), grouped([len(ids)]))
 
 
-def _processors(device: torch.device) -> int:
-    if device.type != "cuda":
-        return 1
-    return int(torch.cuda.get_device_properties(device).multi_processor_count)
+def _power_of_two(number: int) -> int:
+    return 1 << (number - 1).bit_length()
 
 
 def _joined(encoder: Encoder) -> tuple[Tensor, Tensor]:
@@ -290,18 +264,17 @@ def _ordered(layer: Any) -> list[torch.nn.Parameter]:
 def _work_space(encoder: Encoder, tokens: int, pooled: int, processors: int) -> dict[str, Tensor]:
     """The kernel's buffers, in the order of its arguments."""
     weight, config = encoder.words.weight, encoder.config
-    numbers = {"dtype": weight.dtype, "device": weight.device}
-    exact = {"dtype": torch.float32, "device": weight.device}
-    parts = config.width // 16
     return {
-        "states": torch.empty(tokens, config.width, **numbers),
-        "middle": torch.empty(tokens, config.width, **numbers),
-        "attended": torch.empty(tokens, config.width, **numbers),
-        "wide": torch.empty(tokens, config.intermediate, **numbers),
-        "parts": torch.empty(parts, 2, tokens, **exact),
-        "middle_parts": torch.empty(parts, 2, tokens, **exact),
-        "moments": torch.empty(2 * tokens, **exact),
-        "middle_moments": torch.empty(2 * tokens, **exact),
-        "recent": torch.empty(pooled, config.width, **exact),
+        **{
+            name: torch.empty(tokens, width, dtype=weight.dtype, device=weight.device)
+            for name, width in (
+                ("states", config.width),
+                ("middle", config.width),
+                ("normed", config.width),
+                ("attended", config.width),
+                ("wide", config.intermediate),
+            )
+        },
+        "recent": torch.empty(pooled, config.width, dtype=torch.float32, device=weight.device),
         "counters": torch.zeros(processors * 16, dtype=torch.int64, device=weight.device),
     }

@@ -1,29 +1,29 @@
-"""Which tiles and how many programs for a batch, from measured times (docs/log.md)."""
+"""Which tiles and how many blocks for a batch, from measured times (docs/log.md)."""
 
 from collections.abc import Sequence
 
 from leap.exits.tiles import Layout, TileShape, packed_tiles, tile_shape
 from leap.model.encoder import EncoderConfig
 
-TILE_TOKENS = (16, 32, 64, 128)
-# The most programs a tile keeps busy, by its tokens.
-MOST_MEMBERS = {16: 48, 32: 48, 64: 24, 128: 12}
+ROWS16 = (1, 2, 4, 8)
+# The most blocks that a tile keeps busy, by its 16-token rows.
+MOST_MEMBERS = {1: 48, 2: 24, 4: 12, 8: 12}
 FEWEST_MEMBERS = 4
 
 
 def shapes(config: EncoderConfig) -> list[TileShape]:
     """The kernel's shapes for a model, the smallest tiles first."""
-    made = (tile_shape(tokens, config.width, config.intermediate) for tokens in TILE_TOKENS)
+    made = (tile_shape(rows16, config) for rows16 in ROWS16)
     return [shape for shape in made if shape is not None]
 
 
 def choose_layout(lengths: Sequence[int], config: EncoderConfig, processors: int) -> Layout:
-    """The smallest tiles of which all run at once with enough programs each; else the largest.
+    """The smallest tiles of which all run at once with enough blocks each; else the largest.
 
     Args:
         lengths: of the rows.
         config: the model's.
-        processors: of the device; a program keeps one busy.
+        processors: of the device; a block keeps one busy.
 
     Raises:
         ValueError: a row is longer than the largest tile.
@@ -33,7 +33,7 @@ def choose_layout(lengths: Sequence[int], config: EncoderConfig, processors: int
         raise ValueError(f"a row of {max(lengths)} tokens does not fit the largest tile")
     for shape in fitting:
         layout = layout_of(lengths, shape, processors)
-        if layout.members >= min(12, processors):
+        if layout.members >= MOST_MEMBERS[shape.rows16] or processors == 1:
             break
     return layout
 
@@ -41,8 +41,8 @@ def choose_layout(lengths: Sequence[int], config: EncoderConfig, processors: int
 def layout_of(
     lengths: Sequence[int], shape: TileShape, processors: int, members: int | None = None
 ) -> Layout:
-    """A batch in tiles of one shape, with `members` programs each, or as many as are of use."""
+    """A batch in tiles of one shape, with `members` blocks each, or as many as are of use."""
     tiling = packed_tiles(lengths, shape.tokens)
     fair = max(processors // len(tiling), FEWEST_MEMBERS)
-    members = min(members or min(fair, MOST_MEMBERS[shape.tokens]), processors)
+    members = min(members or min(fair, MOST_MEMBERS[shape.rows16]), processors)
     return Layout(shape, tiling, min(len(tiling), processors // members), members)

@@ -1,49 +1,69 @@
-"""How a batch is cut up for the fused kernel: whole rows into tiles, tiles to groups of programs."""
+"""How a batch is cut up for the fused kernel: whole rows into tiles, tiles to groups of blocks."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
-# A tile's rows fit a vector of this many in the kernel.
+from leap.model.encoder import EncoderConfig
+
+# A tile's rows fit the kernel's notes.
 MOST_ROWS = 16
+WARPS = 8
+# Of a Hopper block, less the kernel's notes.
+SHARED_BYTES = 227 * 1024 - 4096
+# Sums that a thread holds in registers.
+MOST_SUMS = 64
+# By a tile's 16-token rows: columns of a block's share of the steps project, widen and narrow. Few tokens are
+# spread over many blocks.
+COLUMNS = {1: (8, 32, 8), 2: (16, 64, 16), 4: (32, 128, 32), 8: (32, 64, 32)}
 
 
 @dataclass(frozen=True)
 class TileShape:
     """What the kernel is compiled for, beside the model.
 
-    tokens: of a tile, at most.
-    split: parts of a product's inner dimension that run side by side; 1 for the large tiles' wgmma.
-    chunk, wide_chunk: of the inner dimension D and F, a step of a product's loop.
-    columns, wide_columns: of the outputs D and F, a program's share.
-    stages: steps loaded ahead.
-    warps: of a program.
+    rows16: of 16 tokens each, a tile.
+    project, widen, narrow: columns of a block's share of a step.
+    warps: that share those columns, of attend, project, widen and narrow; the rest split the inner dimension.
     """
 
-    tokens: int
-    split: int
-    chunk: int
-    wide_chunk: int
-    columns: int
-    wide_columns: int
-    stages: int = 3
-    warps: int = 8
+    rows16: int
+    project: int
+    widen: int
+    narrow: int
+    warps: tuple[int, int, int, int]
+
+    @property
+    def tokens(self) -> int:
+        """Of a tile, at most."""
+        return 16 * self.rows16
+
+    def shared_bytes(self, config: EncoderConfig) -> int:
+        """Dynamic shared memory of a block: the normed tile and partial sums, as the kernel lays them out."""
+        head = config.width // config.heads
+        attend, project, widen, narrow = (
+            WARPS // warps * self.tokens * (columns + 8) * 4
+            for columns, warps in zip((3 * head, self.project, self.widen, self.narrow), self.warps, strict=True)
+        )
+        mixed = 4 * self.tokens * (head + 8) + 2 * head * (self.tokens + 8)
+        tile = 2 * self.tokens * (config.width + 32)
+        return max(tile + max(attend, mixed, widen), project, narrow)
 
 
 @dataclass(frozen=True)
 class Tiling:
-    """Packed rows in tiles: tile t holds tokens[t] to tokens[t + 1] and rows[t] to rows[t + 1]."""
+    """Packed rows in tiles: tile t holds rows[t] to rows[t + 1]; row r starts at token starts[r]."""
 
-    tokens: tuple[int, ...]
+    starts: tuple[int, ...]
     rows: tuple[int, ...]
 
     def __len__(self) -> int:
-        return len(self.tokens) - 1
+        return len(self.rows) - 1
 
 
 @dataclass(frozen=True)
 class Layout:
-    """A batch's tiles and who computes them: `groups` groups of `members` programs."""
+    """A batch's tiles and who computes them: `groups` groups of `members` blocks."""
 
     shape: TileShape
     tiling: Tiling
@@ -51,17 +71,17 @@ class Layout:
     members: int
 
 
-def tile_shape(tokens: int, width: int, intermediate: int) -> TileShape | None:
-    """The kernel's shape for tiles of `tokens` tokens; None where the widths do not divide into it."""
-    small = tokens <= 32
-    chunk = _power_of_two_divisor(width, 128)
-    wide_chunk = _power_of_two_divisor(intermediate, 512 if small else 128)
-    columns = min(16 if small else 32, chunk)
-    wide_columns = _power_of_two_divisor(intermediate, 32 if small else 128)
-    if min(chunk, wide_chunk, wide_columns) < 16:
+def tile_shape(
+    rows16: int, config: EncoderConfig, columns: tuple[int, int, int] | None = None
+) -> TileShape | None:
+    """The kernel's shape for tiles of `rows16` times 16 tokens; None where the model does not divide into it."""
+    head, rest = divmod(config.width, config.heads)
+    project, widen, narrow = columns or COLUMNS[rows16]
+    if rest or head % 32 or config.width % 128 or config.width % project or config.intermediate % widen:
         return None
-    split = min(8, chunk // 16, wide_chunk // 16) if small else 1
-    return TileShape(tokens, split, chunk, wide_chunk, columns, wide_columns)
+    warps = tuple(_warps(rows16, share) for share in (3 * head, project, widen, narrow))
+    shape = TileShape(rows16, project, widen, narrow, (warps[0], warps[1], warps[2], warps[3]))
+    return shape if shape.shared_bytes(config) <= SHARED_BYTES else None
 
 
 def packed_tiles(lengths: Sequence[int], tokens: int) -> Tiling:
@@ -71,14 +91,15 @@ def packed_tiles(lengths: Sequence[int], tokens: int) -> Tiling:
         lengths: of the rows; each at most `tokens`.
         tokens: of a tile, at most.
     """
-    starts = [0, *accumulate(lengths)]
+    starts = (0, *accumulate(lengths))
     firsts = [0]
     for row in range(len(lengths)):
         if starts[row + 1] - starts[firsts[-1]] > tokens or row - firsts[-1] >= MOST_ROWS:
             firsts.append(row)
-    rows = (*firsts, len(lengths))
-    return Tiling(tuple(starts[row] for row in rows), rows)
+    return Tiling(starts, (*firsts, len(lengths)))
 
 
-def _power_of_two_divisor(number: int, most: int) -> int:
-    return min(number & -number, most)
+def _warps(rows16: int, columns: int) -> int:
+    """The fewest warps along the columns with which a thread's sums fit its registers."""
+    fitting = [warps for warps in (1, 2, 4, 8) if columns % (8 * warps) == 0]
+    return next((w for w in fitting if rows16 * columns // 8 // w * 4 <= MOST_SUMS), fitting[-1])
