@@ -173,7 +173,7 @@ struct Notes {
 };
 
 constexpr int LAYER = 4 * D * D + 2 * D * F + 7 * D + F;
-constexpr int most(int a, int b) { return a > b ? a : b; }
+DEVICE constexpr int most(int a, int b) { return a > b ? a : b; }
 
 // ---- Products ----
 
