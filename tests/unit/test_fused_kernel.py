@@ -36,7 +36,17 @@ class OnHost:
     def __init__(self, encoder: Encoder, shape: TileShape, folder: Path) -> None:
         library = folder / f"kernel{shape.rows16}.so"
         options = [f"-D{name}={value}" for name, value in definitions(CONFIG, shape, torch.float16).items()]
-        command = ["g++", "-std=c++17", "-O1", "-mf16c", "-w", "-shared", "-fPIC", "-DON_HOST", f"-I{SUPPORT}"]
+        command = [
+            "g++",
+            "-std=c++17",
+            "-O1",
+            "-mf16c",
+            "-w",
+            "-shared",
+            "-fPIC",
+            "-DON_HOST",
+            f"-I{SUPPORT}",
+        ]
         subprocess.run([*command, *options, "-x", "c++", str(KERNEL), "-o", str(library)], check=True)
         self.launch = ctypes.CDLL(str(library)).launch
         self.encoder, self.shape = encoder, shape
@@ -76,7 +86,7 @@ def random_encoder() -> Encoder:
     return encoder
 
 
-@pytest.fixture(scope="module", params=[1, 4])
+@pytest.fixture(scope="module", params=[1, 4, 8])
 def on_host(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> OnHost:
     shape = tile_shape(request.param, CONFIG)
     assert shape is not None

@@ -3,6 +3,7 @@
 import ctypes
 import struct
 from importlib.resources import files
+from threading import Lock
 from typing import Any
 
 import torch
@@ -17,7 +18,9 @@ ARGUMENTS = struct.Struct("<20Q6if")
 class Kernel:
     """encoder.cu, compiled for one shape on one device."""
 
-    def __init__(self, config: EncoderConfig, shape: TileShape, dtype: torch.dtype, device: torch.device) -> None:
+    def __init__(
+        self, config: EncoderConfig, shape: TileShape, dtype: torch.dtype, device: torch.device
+    ) -> None:
         """Compiles, which takes seconds.
 
         Raises:
@@ -27,6 +30,10 @@ class Kernel:
 
         self._driver = driver
         self._shared_bytes = shape.shared_bytes(config)
+        self._configs: dict[tuple[int, int], Any] = {}
+        self._buffer = ctypes.create_string_buffer(-(-ARGUMENTS.size // 8) * 8)
+        self._pointers = (ctypes.c_void_p * 1)(ctypes.addressof(self._buffer))
+        self._lock = Lock()
         with torch.cuda.device(device):
             torch.cuda.current_stream(device).synchronize()  # the device's context is there
             binary = _binary(definitions(config, shape, dtype), torch.cuda.get_device_capability(device))
@@ -35,22 +42,43 @@ class Kernel:
             dynamic = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
             _checked(driver.cuFuncSetAttribute(self._function, dynamic, self._shared_bytes))
 
-    def launch(self, blocks: int, stream: int, arguments: bytes) -> None:
+    def launch(self, blocks: int, stream: int, *arguments: float) -> None:
         """Launches on a stream.
-
-        Cooperative: all blocks run at once or the launch fails, so their waiting for one another is safe.
 
         Args:
             blocks: of the grid.
             stream: its handle.
-            arguments: packed by ARGUMENTS.
+            arguments: the fields of ARGUMENTS.
         """
-        buffer = ctypes.create_string_buffer(arguments, -(-len(arguments) // 8) * 8)
-        pointers = (ctypes.c_void_p * 1)(ctypes.addressof(buffer))
-        launched = self._driver.cuLaunchCooperativeKernel(
-            self._function, blocks, 1, 1, 32 * WARPS, 1, 1, self._shared_bytes, stream, ctypes.addressof(pointers)
-        )
+        with self._lock:
+            ARGUMENTS.pack_into(self._buffer, 0, *arguments)
+            config = self._config(blocks, stream)
+            launched = self._driver.cuLaunchKernelEx(
+                config, self._function, ctypes.addressof(self._pointers), 0
+            )
         _checked(launched)
+
+    def _config(self, blocks: int, stream: int) -> Any:
+        """Cooperative: all blocks run at once or the launch fails, so their waiting for one another is safe.
+
+        Programmatic: the launch itself overlaps with the end of the kernel before.
+        """
+        if (blocks, stream) not in self._configs:
+            driver = self._driver
+            cooperative, programmatic = driver.CUlaunchAttribute(), driver.CUlaunchAttribute()
+            cooperative.id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_COOPERATIVE
+            cooperative.value.cooperative = 1
+            programmatic.id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
+            programmatic.value.programmaticStreamSerializationAllowed = 1
+            config = driver.CUlaunchConfig()
+            config.gridDimX, config.gridDimY, config.gridDimZ = blocks, 1, 1
+            config.blockDimX, config.blockDimY, config.blockDimZ = 32 * WARPS, 1, 1
+            config.sharedMemBytes = self._shared_bytes
+            config.hStream = stream
+            config.attrs = [cooperative, programmatic]
+            config.numAttrs = 2
+            self._configs[blocks, stream] = config
+        return self._configs[blocks, stream]
 
 
 def definitions(config: EncoderConfig, shape: TileShape, dtype: torch.dtype) -> dict[str, int]:
@@ -68,6 +96,8 @@ def definitions(config: EncoderConfig, shape: TileShape, dtype: torch.dtype) -> 
         "PROJECT_NW": project,
         "WIDEN_NW": widen,
         "NARROW_NW": narrow,
+        "SUMS_BYTES": shape.sums_bytes(config),
+        "WEIGHT_BYTES": shape.weight_bytes(config),
         **({"BF16": 1} if dtype == torch.bfloat16 else {}),
     }
 

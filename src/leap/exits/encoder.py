@@ -11,7 +11,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from leap.errors import UserError
-from leap.exits.forward import exit_forward, layer_forward
+from leap.exits.paths import Path as ComputePath
+from leap.exits.paths import choose_path
 from leap.exits.rules import ExitRule
 from leap.model.batches import Batch, by_length
 from leap.model.encoder import Encoder
@@ -48,11 +49,20 @@ class LeapEncoder:
         self.tokenizer = SentenceTokenizer(self.folder)
         self.rule = read_rule(self.folder, self.depth)
         self.normalizes = _has_normalize(self.folder)
+        self._path: tuple[int, ComputePath] | None = None
 
     @property
     def depth(self) -> int:
         """L."""
         return self.encoder.config.layers
+
+    @property
+    def path(self) -> ComputePath:
+        """How batches are computed; chosen anew when the weights moved or changed their precision."""
+        weights = self.encoder.words.weight
+        if self._path is None or self._path[0] != weights.data_ptr():
+            self._path = weights.data_ptr(), choose_path(self.encoder)
+        return self._path[1]
 
     @torch.inference_mode()
     def encode(
@@ -111,9 +121,9 @@ class LeapEncoder:
         exits = torch.full((len(texts),), fixed or self.depth)
         for rows, batch in self._batches(texts, prompt, batch_size, show_progress_bar):
             if fixed is None:
-                vectors[rows], exits[rows] = exit_forward(self.encoder, batch, rule)
+                vectors[rows], exits[rows] = self.path.exit(batch, rule)
             else:
-                vectors[rows] = layer_forward(self.encoder, batch, fixed)
+                vectors[rows] = self.path.at(batch, fixed)
         if normalize_embeddings or self.normalizes:
             vectors = F.normalize(vectors, dim=-1)
         result = _converted(vectors, convert_to_numpy, convert_to_tensor)

@@ -8,15 +8,16 @@ import math
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from threading import Lock
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from leap.exits.compiled import ARGUMENTS, Kernel
+from leap.exits.compiled import Kernel
 from leap.exits.layouts import choose_layout, shapes
 from leap.exits.tiles import Layout, TileShape
-from leap.model.batches import Batch
+from leap.model.batches import Batch, row_lengths
 from leap.model.encoder import Encoder, EncoderConfig, Layer
 
 # Work space and plans kept: streams in use at once, and exit rules.
@@ -67,6 +68,15 @@ class FusedEncoder:
         self.device = encoder.words.weight.device
         self.processors = torch.cuda.get_device_properties(self.device).multi_processor_count
         self._weights, self._norms = _joined(encoder)
+        tables = (
+            encoder.words.weight,
+            encoder.places.weight,
+            encoder.types.weight,
+            self._norms,
+            self._weights,
+        )
+        self._tables = [table.data_ptr() for table in tables]
+        self._lock = Lock()
         self._work: OrderedDict[int, dict[str, Tensor]] = OrderedDict()
         self._plans: OrderedDict[tuple[float, ...], tuple[Tensor, Tensor]] = OrderedDict()
         self._kernels: dict[TileShape, Kernel] = {}
@@ -109,55 +119,56 @@ class FusedEncoder:
         """
         return self._run(batch, tuple(thresholds), patience, self.config.layers)
 
-    def warm_up(self, tokens: Sequence[int] | None = None) -> None:
-        """Compiles the kernel for tiles of these sizes, all by default, so that no later call waits for it."""
-        for shape in shapes(self.config):
-            if tokens is None or shape.tokens in tokens:
-                ids = torch.zeros(shape.tokens, dtype=torch.int64)
-                self.full(_one_row(ids))
+    def warm_up(self, tokens: int | None = None) -> None:
+        """Compiles the kernel, so that no later call waits for it.
+
+        Args:
+            tokens: only for the smallest tile that takes a row of so many tokens; every tile's kernel if None.
+        """
+        fitting = [shape for shape in shapes(self.config) if tokens is None or shape.tokens >= tokens]
+        for shape in fitting if tokens is None else fitting[:1]:
+            with self._lock:
+                self._kernel(shape)
 
     def _run(
         self, batch: Batch | Placed, thresholds: tuple[float, ...], patience: int, stop: int
     ) -> tuple[Tensor, Tensor]:
         placed = self.place(batch) if isinstance(batch, Batch) else batch
-        plan = self._plan(thresholds, patience, stop)
+        layout = placed.layout
         vectors = torch.empty(placed.rows, self.config.width, device=self.device)
         exits = torch.empty(placed.rows, dtype=torch.int64, device=self.device)
-        work = self._workspace(len(placed.ids), placed.rows * (patience + 1))
-        layout, embeddings = placed.layout, self.encoder
-        tiles = placed.table.data_ptr() + 4 * (placed.rows + 1)
-        arguments = ARGUMENTS.pack(
-            placed.ids.data_ptr(),
-            placed.positions.data_ptr(),
-            placed.table.data_ptr(),
-            tiles,
-            *(numbers.data_ptr() for numbers in plan),
-            embeddings.words.weight.data_ptr(),
-            embeddings.places.weight.data_ptr(),
-            embeddings.types.weight.data_ptr(),
-            self._norms.data_ptr(),
-            self._weights.data_ptr(),
-            *(buffer.data_ptr() for buffer in work.values()),
-            vectors.data_ptr(),
-            exits.data_ptr(),
-            patience,
-            placed.rows,
-            len(layout.tiling),
-            layout.groups,
-            layout.members,
-            stop,
-            self.config.layer_norm_eps,
-        )
-        self._kernel(layout).launch(
-            layout.groups * layout.members, torch.cuda.current_stream(self.device).cuda_stream, arguments
-        )
+        stream = torch.cuda.current_stream(self.device).cuda_stream
+        with self._lock:
+            kernel = self._kernel(layout.shape)
+            plan = self._plan(thresholds, patience, stop)
+            work = self._workspace(stream, len(placed.ids), placed.rows * (patience + 1))
+            kernel.launch(
+                layout.groups * layout.members,
+                stream,
+                placed.ids.data_ptr(),
+                placed.positions.data_ptr(),
+                placed.table.data_ptr(),
+                placed.table.data_ptr() + 4 * (placed.rows + 1),
+                *(numbers.data_ptr() for numbers in plan),
+                *self._tables,
+                *(buffer.data_ptr() for buffer in work.values()),
+                vectors.data_ptr(),
+                exits.data_ptr(),
+                patience,
+                placed.rows,
+                len(layout.tiling),
+                layout.groups,
+                layout.members,
+                stop,
+                self.config.layer_norm_eps,
+            )
         return vectors, exits
 
-    def _kernel(self, layout: Layout) -> Kernel:
-        if layout.shape not in self._kernels:
+    def _kernel(self, shape: TileShape) -> Kernel:
+        if shape not in self._kernels:
             dtype = self.encoder.words.weight.dtype
-            self._kernels[layout.shape] = Kernel(self.config, layout.shape, dtype, self.device)
-        return self._kernels[layout.shape]
+            self._kernels[shape] = Kernel(self.config, shape, dtype, self.device)
+        return self._kernels[shape]
 
     def _plan(self, thresholds: tuple[float, ...], patience: int, stop: int) -> tuple[Tensor, Tensor]:
         key = (*thresholds, patience, stop)
@@ -172,9 +183,8 @@ class FusedEncoder:
             self._plans.popitem(last=False)
         return self._plans[key]
 
-    def _workspace(self, tokens: int, pooled: int) -> dict[str, Tensor]:
+    def _workspace(self, stream: int, tokens: int, pooled: int) -> dict[str, Tensor]:
         """The stream's own work space, which grows to what the largest batch needed."""
-        stream = torch.cuda.current_stream(self.device).cuda_stream
         work = self._work.get(stream)
         if work is None or len(work["states"]) < tokens + SPARE or len(work["recent"]) < pooled:
             have = (len(work["states"]), len(work["recent"])) if work else (0, 0)
@@ -204,11 +214,6 @@ def fits(batch: Batch, config: EncoderConfig) -> bool:
     return batch.groups[-1].length <= shapes(config)[-1].tokens and len(batch.ids) <= MOST_TOKENS
 
 
-def row_lengths(batch: Batch) -> list[int]:
-    """Each row's tokens, in the batch's order."""
-    return [group.length for group in batch.groups for _ in range(group.rows)]
-
-
 def plan_flags(thresholds: Sequence[float], patience: int, stop: int) -> list[int]:
     """What to do with each layer's output, index 0 the embeddings': 0 nothing, 1 pool it, 2 test it too.
 
@@ -217,12 +222,6 @@ def plan_flags(thresholds: Sequence[float], patience: int, stop: int) -> list[in
     tests = {layer for layer in range(patience + 1, stop) if thresholds[layer - 1] < math.inf}
     pooled = {layer - patience for layer in tests}
     return [2 if layer in tests else int(layer in pooled) for layer in range(len(thresholds) + 1)]
-
-
-def _one_row(ids: Tensor) -> Batch:
-    from leap.model.batches import grouped
-
-    return Batch(ids, torch.arange(len(ids)), grouped([len(ids)]))
 
 
 def _power_of_two(number: int) -> int:

@@ -7,7 +7,7 @@ from leap.model.encoder import EncoderConfig
 
 ROWS16 = (1, 2, 4, 8)
 # The most blocks that a tile keeps busy, by its 16-token rows.
-MOST_MEMBERS = {1: 48, 2: 24, 4: 12, 8: 12}
+MOST_MEMBERS = {1: 48, 2: 24, 4: 16, 8: 16}
 FEWEST_MEMBERS = 4
 
 

@@ -13,9 +13,16 @@ WARPS = 8
 SHARED_BYTES = 227 * 1024 - 4096
 # Sums that a thread holds in registers.
 MOST_SUMS = 64
-# By a tile's 16-token rows: columns of a block's share of the steps project, widen and narrow. Few tokens are
-# spread over many blocks.
-COLUMNS = {1: (8, 32, 8), 2: (16, 64, 16), 4: (32, 128, 32), 8: (32, 64, 32)}
+# Partial sums and weights take turns in shared memory from here on, as in the kernel.
+LARGE = 8
+# By a tile's 16-token rows: columns of a block's share of the steps project, widen and narrow, the best first.
+# Few tokens are spread over many blocks.
+COLUMNS = {
+    1: ((8, 32, 8),),
+    2: ((16, 64, 16),),
+    4: ((24, 96, 24), (32, 128, 32)),
+    8: ((96, 96, 96), (64, 64, 64)),
+}
 
 
 @dataclass(frozen=True)
@@ -38,16 +45,39 @@ class TileShape:
         """Of a tile, at most."""
         return 16 * self.rows16
 
-    def shared_bytes(self, config: EncoderConfig) -> int:
-        """Dynamic shared memory of a block: the normed tile and partial sums, as the kernel lays them out."""
+    def shares(self, config: EncoderConfig) -> list[tuple[int, int, int]]:
+        """Columns, inner dimension and warps along the columns of attend, project, widen and narrow."""
+        columns = (3 * (config.width // config.heads), self.project, self.widen, self.narrow)
+        inner = (config.width, config.width, config.width, config.intermediate)
+        return list(zip(columns, inner, self.warps, strict=True))
+
+    def tile_bytes(self, config: EncoderConfig) -> int:
+        """Shared memory of the normed tile."""
+        return 2 * self.tokens * (config.width + 32)
+
+    def sums_bytes(self, config: EncoderConfig) -> int:
+        """Shared memory of partial sums, and of a head's queries, keys and values after them."""
         head = config.width // config.heads
-        attend, project, widen, narrow = (
-            WARPS // warps * self.tokens * (columns + 8) * 4
-            for columns, warps in zip((3 * head, self.project, self.widen, self.narrow), self.warps, strict=True)
-        )
         mixed = 4 * self.tokens * (head + 8) + 2 * head * (self.tokens + 8)
-        tile = 2 * self.tokens * (config.width + 32)
-        return max(tile + max(attend, mixed, widen), project, narrow)
+        return max(
+            mixed,
+            *(WARPS // warps * self.tokens * (columns + 8) * 4 for columns, _, warps in self.shares(config)),
+        )
+
+    def weight_bytes(self, config: EncoderConfig) -> int:
+        """Shared memory of weights: of the largest share for which there is room, in large tiles of all."""
+        part = config.width if self.rows16 == LARGE else config.intermediate
+        needed = [2 * columns * (min(inner, part) + 32) for columns, inner, _ in self.shares(config)]
+        if self.rows16 == LARGE:
+            return max(needed)
+        room = SHARED_BYTES - self.tile_bytes(config) - self.sums_bytes(config)
+        return max((size for size in needed if size <= room), default=0)
+
+    def shared_bytes(self, config: EncoderConfig) -> int:
+        """Dynamic shared memory of a block."""
+        sums, weights = self.sums_bytes(config), self.weight_bytes(config)
+        together = max(sums, weights) if self.rows16 == LARGE else sums + weights
+        return self.tile_bytes(config) + together
 
 
 @dataclass(frozen=True)
@@ -76,12 +106,16 @@ def tile_shape(
 ) -> TileShape | None:
     """The kernel's shape for tiles of `rows16` times 16 tokens; None where the model does not divide into it."""
     head, rest = divmod(config.width, config.heads)
-    project, widen, narrow = columns or COLUMNS[rows16]
-    if rest or head % 32 or config.width % 128 or config.width % project or config.intermediate % widen:
+    if rest or head % 32 or config.width % 128 or config.intermediate % config.width:
         return None
-    warps = tuple(_warps(rows16, share) for share in (3 * head, project, widen, narrow))
-    shape = TileShape(rows16, project, widen, narrow, (warps[0], warps[1], warps[2], warps[3]))
-    return shape if shape.shared_bytes(config) <= SHARED_BYTES else None
+    for project, widen, narrow in (columns,) if columns else COLUMNS[rows16]:
+        if config.width % project or config.width % narrow or config.intermediate % widen:
+            continue
+        warps = tuple(_warps(rows16, share) for share in (3 * head, project, widen, narrow))
+        shape = TileShape(rows16, project, widen, narrow, (warps[0], warps[1], warps[2], warps[3]))
+        if shape.shared_bytes(config) <= SHARED_BYTES:
+            return shape
+    return None
 
 
 def packed_tiles(lengths: Sequence[int], tokens: int) -> Tiling:

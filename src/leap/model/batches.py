@@ -79,6 +79,11 @@ def grouped(lengths: Sequence[int]) -> tuple[Group, ...]:
     return tuple(groups)
 
 
+def row_lengths(batch: Batch) -> list[int]:
+    """Each row's tokens, in the batch's order."""
+    return [group.length for group in batch.groups for _ in range(group.rows)]
+
+
 def pack(token_ids: Sequence[Sequence[int]]) -> Batch:
     """Packs rows that are already in ascending length.
 
