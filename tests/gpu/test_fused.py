@@ -29,6 +29,7 @@ pytestmark = [
     ),
 ]
 
+MOST_NEAR = 0.5
 SIZES = {"384": (6, 384, 12), "128": (5, 128, 4), "768": (3, 768, 12)}
 KINDS = {"float16": (torch.float16, 1e-3, 0.9999), "bfloat16": (torch.bfloat16, 8e-3, 0.999)}
 CASES = {
@@ -36,7 +37,7 @@ CASES = {
     "one row": [14],
     "tile's end": [16, 16, 16],
     "mixed": [random.Random(1).randint(3, 40) for _ in range(32)],
-    "more tiles than groups": [random.Random(2).randint(3, 60) for _ in range(700)],
+    "more tiles than groups": [random.Random(2).randint(3, 60) for _ in range(400)],
 }
 
 
@@ -95,7 +96,7 @@ def test_every_shape_equals_the_slow_twin(
     for shape in shapes(fused.config):
         lengths = sorted(min(length, shape.tokens) for length in CASES[case])
         batch = batch_of(lengths)
-        placed = fused.place(batch, layout_of(lengths, shape, fused.processors))
+        placed = fused.place(batch, layout_of(lengths, shape, fused.processors, 8))
         for layer in (1, fused.config.layers):
             assert cosine(fused.at(placed, layer), layer_forward(twin, batch, layer)) >= least
         threshold = median_threshold(twin, batch)
@@ -105,7 +106,8 @@ def test_every_shape_equals_the_slow_twin(
         same = exits.cpu() == layers
         assert (same | near).all()
         assert cosine(vectors[same.cuda()], expected[same.cuda()]) >= least
-        print(case, shape.tokens, f"rows near the threshold {near.double().mean():.3f}", end="; ")
+        # On random models few cosines are near; more would make the comparison above empty.
+        assert near.double().mean() <= MOST_NEAR
 
 
 @pytest.mark.parametrize(("threshold", "layer"), [(-1.0, 4), (1.0001, 6), (math.inf, 6)])

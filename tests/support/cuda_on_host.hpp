@@ -11,8 +11,6 @@
 #define DEVICE inline
 #define UNROLL
 #define UNROLL_TWICE
-#define UNROLL_THRICE
-#define UNROLL_SOME
 #define KERNEL static void
 
 struct alignas(16) Four {
@@ -80,10 +78,6 @@ inline void load_weight2(const u16 *p, u32 &a, u32 &b) { load_shared_state2(p, a
 inline u32 load_weight1(const u16 *p) { return *(const u32 *)p; }
 inline u32 packed(float low, float high) { return _cvtss_sh(low, 0) | (u32)_cvtss_sh(high, 0) << 16; }
 inline void unpacked(u32 v, float &low, float &high) { low = _cvtsh_ss(v & 0xffff), high = _cvtsh_ss(v >> 16); }
-inline void copy(u16 *to, const u16 *from) { memcpy(to, from, 16); }
-inline void wait_copies() {}
-inline void after_launch_before() {}
-inline void let_next_launch() {}
 inline float __expf(float x) { return expf(x); }
 inline float rsqrtf(float x) { return 1 / sqrtf(x); }
 

@@ -54,7 +54,7 @@ class OnHost:
 
     def run(self, batch: Batch, thresholds: list[float], patience: int, stop: int) -> tuple[Tensor, Tensor]:
         lengths = [group.length for group in batch.groups for _ in range(group.rows)]
-        tiling = layout_of(lengths, self.shape, 1).tiling
+        tiling = layout_of(lengths, self.shape, 1, 1).tiling
         rows, encoder = len(lengths), self.encoder
         inputs = [
             batch.ids,
@@ -86,9 +86,10 @@ def random_encoder() -> Encoder:
     return encoder
 
 
-@pytest.fixture(scope="module", params=[1, 4, 8])
+@pytest.fixture(scope="module", params=[(1, (8, 32, 8)), (4, (32, 128, 32))])
 def on_host(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> OnHost:
-    shape = tile_shape(request.param, CONFIG)
+    rows16, columns = request.param
+    shape = tile_shape(rows16, CONFIG, columns)
     assert shape is not None
     return OnHost(random_encoder().half(), shape, tmp_path_factory.mktemp("kernel"))
 

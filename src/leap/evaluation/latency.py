@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from leap.evaluation.latency_cuda import cuda_rows, fused_for, weight_floor
 from leap.exits import ExitRule, LeapEncoder
 from leap.exits.forward import exit_forward, layer_forward
 from leap.model.batches import Batch, pack
@@ -52,7 +53,12 @@ def latency_figures(
     rows = []
     for size in settings.batch_sizes:
         drawn = random_batches(token_ids, size, batches, seed)
-        rows += _rows_of(model, [batch.to(model.device) for batch in drawn], rule, settings.warmup)
+        placed = [batch.to(model.device) for batch in drawn]
+        fused = fused_for(model.path, placed)
+        if fused:
+            rows += cuda_rows(fused, placed, rule, settings.warmup, settings.iterations, model.folder)
+        else:
+            rows += _rows_of(model, placed, rule, settings.warmup)
     smallest = min(settings.batch_sizes)
     exits = next(row for row in rows if row["path"] == "exit" and row["batch"] == smallest)
     return {
@@ -67,6 +73,7 @@ def latency_figures(
             "speed_up_at_batch": smallest,
             "input": "tokenised, packed and on the device beforehand",
             "clock": "CUDA events" if model.device.type == "cuda" else "perf_counter",
+            **({"floor": weight_floor(model.encoder)} if model.device.type == "cuda" else {}),
         },
     }
 

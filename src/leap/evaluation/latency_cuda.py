@@ -1,31 +1,30 @@
 """The latency of paths through one model on a CUDA card: the fused kernel and its rivals.
 
-Requests come back to back, inputs are on the device beforehand, and every path runs in turns, so drift hits all
-alike. A row's time is the wall time of `burst` calls over their number; CUDA events time single calls besides.
+Requests come back to back with their inputs on the device, and the paths take turns, so drift hits all
+alike. A row's times are the wall time of BURST calls over their number; `ms_event_p50` is between CUDA events
+round one.
 
-full         fused kernel, all layers
-exit         fused kernel, Algorithm 1
-monitored    fused kernel, every check made and no row leaves
-truncated    fused kernel, cut at exit's expected depth, rounded
-graph        rival: the eager forward pass in one CUDA graph, all layers
-graph_truncated, eager, eager_exit, compiled, sentence_transformers, onnx_cuda: rivals
+full, exit, monitored, truncated: the fused kernel; monitored makes every check and no row leaves, truncated
+is cut at exit's expected depth, rounded. Rivals: graph and graph_truncated (the eager layers as a CUDA
+graph), eager, eager_exit, compiled (torch.compile, as a CUDA graph), sentence_transformers.
 """
 
 import logging
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
-from importlib.util import find_spec
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
+from leap.environment import package_version
 from leap.exits.forward import exit_forward, layer_forward
-from leap.exits.fused import FusedEncoder, Placed
-from leap.exits.paths import thresholds, why_not_fused
+from leap.exits.fused import FusedEncoder, fits
+from leap.exits.paths import FusedPath, thresholds
+from leap.exits.paths import Path as ComputePath
 from leap.exits.rules import ExitRule
 from leap.model.batches import Batch, row_lengths
 from leap.model.encoder import Encoder
@@ -33,96 +32,92 @@ from leap.model.encoder import Encoder
 logger = logging.getLogger(__name__)
 
 BURST = 20
+# A cosine lies at or below 1: with this threshold no row leaves.
 UNREACHABLE = 2.0
+# Graphs hold memory and take time to capture, so rivals that are graphs see only the first batches.
+GRAPHED_BATCHES = 8
+
 Call = Callable[[], Any]
+Times = dict[str, dict[str, np.ndarray[Any, np.dtype[np.float64]]]]
+
+
+def fused_for(path: ComputePath, batches: Sequence[Batch]) -> FusedEncoder | None:
+    """The path's fused kernel, where it takes all batches; the log says if it does not."""
+    if not isinstance(path, FusedPath):
+        return None
+    if all(fits(batch, path.fused.config) for batch in batches):
+        return path.fused
+    logger.info("the fused kernel is not timed: a batch does not fit it")
+    return None
 
 
 def cuda_rows(
-    encoder: Encoder,
-    batches: Sequence[Batch],
-    limits: Sequence[float],
-    warmup: int = 50,
-    iterations: int = 200,
-    folder: Path | None = None,
-    rivals: bool = True,
+    fused: FusedEncoder, batches: Sequence[Batch], rule: ExitRule, warmup: int, iterations: int, folder: Path
 ) -> list[dict[str, Any]]:
-    """The rows of one batch size.
+    """The rows of one batch size (docs/architecture.md, "latency.json").
 
     Args:
-        encoder: on a CUDA device, in half precision.
-        batches: alike in rows, on the device; the paths take them in turn.
-        limits: the exit rule as a threshold a layer.
-        warmup: calls of each path on each batch beforehand, at most.
-        iterations: timed calls of each path.
+        fused: the model.
+        batches: alike in rows, on the device, all of which `fused` takes; the paths take them in turn.
+        rule: theta, l_min and k.
+        warmup: calls of each path beforehand.
+        iterations: timed calls of each path, at least.
         folder: the model's, for the rivals that load it themselves.
-        rivals: time them too.
-
-    Returns:
-        A row a path, in the form of docs/architecture.md, "latency.json".
-
-    Raises:
-        ValueError: the fused kernel does not run here.
     """
-    reason = why_not_fused(encoder)
-    if reason:
-        raise ValueError(f"there is no fused path to time: {reason}")
-    fused = FusedEncoder(encoder)
-    placed = [fused.place(batch) for batch in batches]
-    exits = torch.stack([fused.exit(batch, limits)[1] for batch in placed]).cpu()
-    paths = dict(fused_paths(fused, placed, limits, exits))
-    layers = {"full": encoder.config.layers, "exit": exits.double().mean().item(), "truncated": cut(exits)}
-    if rivals:
-        paths |= dict(rival_paths(encoder, batches, limits, cut(exits), folder))
-    times = timed(paths, len(batches), warmup, iterations)
-    return rows_of(times, encoder.config.layers, layers, batches, exits)
-
-
-def cut(exits: Tensor) -> int:
-    """The depth of a truncated model with the same expected number of layers, rounded."""
-    return round(exits.double().mean().item())
+    batches = batches[:GRAPHED_BATCHES]
+    encoder = fused.encoder
+    depth = encoder.config.layers
+    limits = thresholds(rule, depth)
+    exits = torch.stack([fused.exit(batch, limits, rule.patience)[1] for batch in batches]).cpu()
+    mean = exits.double().mean().item()
+    cut = round(mean)
+    paths = dict(fused_paths(fused, batches, limits, rule.patience, cut))
+    paths |= dict(rival_paths(encoder, batches, rule, cut, folder))
+    layers = {"exit": mean, "eager_exit": mean, "truncated": cut, "graph_truncated": cut}
+    shared = {
+        "device": "cuda",
+        "batch": batches[0].rows,
+        "tokens": sum(len(batch.ids) for batch in batches) / sum(batch.rows for batch in batches),
+    }
+    mixed = bool((exits != exits[:, :1]).any())
+    return rows_of(timed(paths, len(batches), warmup, iterations), depth, layers, shared, mixed)
 
 
 def fused_paths(
-    fused: FusedEncoder, placed: Sequence[Placed], limits: Sequence[float], exits: Tensor
+    fused: FusedEncoder, batches: Sequence[Batch], limits: Sequence[float], patience: int, cut: int
 ) -> Iterator[tuple[str, list[Call]]]:
     """The fused kernel's paths: name to a call a batch."""
+    placed = [fused.place(batch) for batch in batches]
     checked = [UNREACHABLE if limit < math.inf else math.inf for limit in limits]
-    yield "full", [lambda batch=batch: fused.full(batch) for batch in placed]
-    yield "exit", [lambda batch=batch: fused.exit(batch, limits) for batch in placed]
-    yield "monitored", [lambda batch=batch: fused.exit(batch, checked) for batch in placed]
-    yield "truncated", [lambda batch=batch: fused.at(batch, cut(exits)) for batch in placed]
+    yield "full", [partial(fused.full, batch) for batch in placed]
+    yield "exit", [partial(fused.exit, batch, limits, patience) for batch in placed]
+    yield "monitored", [partial(fused.exit, batch, checked, patience) for batch in placed]
+    yield "truncated", [partial(fused.at, batch, cut) for batch in placed]
 
 
 def rival_paths(
-    encoder: Encoder, batches: Sequence[Batch], limits: Sequence[float], layer: int, folder: Path | None
+    encoder: Encoder, batches: Sequence[Batch], rule: ExitRule, cut: int, folder: Path
 ) -> Iterator[tuple[str, list[Call]]]:
-    """What a user would run instead; those that are not installed are left out, with a line in the log."""
+    """What a user would run instead; what is not installed is left out, with a line in the log."""
     depth = encoder.config.layers
-    yield "graph", [captured(lambda batch=batch: layer_forward(encoder, batch, depth)) for batch in batches]
-    yield (
-        "graph_truncated",
-        [captured(lambda batch=batch: layer_forward(encoder, batch, layer)) for batch in batches],
-    )
-    yield "eager", [lambda batch=batch: layer_forward(encoder, batch, depth) for batch in batches]
-    finite = [limit for limit in limits if limit < math.inf]
-    if finite:
-        first = next(number for number, limit in enumerate(limits, 1) if limit < math.inf)
-        rule = ExitRule(finite[0], first)
-        yield "eager_exit", [lambda batch=batch: exit_forward(encoder, batch, rule) for batch in batches]
-    compiled = torch.compile(
-        lambda batch: layer_forward(encoder, batch, depth), mode="max-autotune-no-cudagraphs"
-    )
-    yield (
-        "compiled_graph",
-        [captured(lambda batch=batch: compiled(batch)) for batch in batches[:1]] * len(batches),
-    )
-    if folder is not None and find_spec("sentence_transformers"):
+    yield "graph", [captured(partial(layer_forward, encoder, batch, depth)) for batch in batches]
+    yield "graph_truncated", [captured(partial(layer_forward, encoder, batch, cut)) for batch in batches]
+    yield "eager", [partial(layer_forward, encoder, batch, depth) for batch in batches]
+    yield "eager_exit", [partial(exit_forward, encoder, batch, rule) for batch in batches]
+    if len({batch.groups for batch in batches}) == 1:
+        compiled = torch.compile(layer_forward)
+        yield "compiled", [captured(partial(compiled, encoder, batch, depth)) for batch in batches]
+    else:
+        logger.info("torch.compile is not timed: it compiles anew for every mixture of lengths")
+    if package_version("sentence-transformers"):
         yield "sentence_transformers", _sentence_transformers(folder, batches)
+    if not package_version("onnxruntime-gpu"):
+        logger.info("ONNX Runtime is not timed: its package for CUDA, onnxruntime-gpu, is not installed")
 
 
 def captured(call: Call) -> Call:
     """The call as a CUDA graph's replay."""
-    side = torch.cuda.Stream()
+    side: Any = torch.cuda.Stream()  # type: ignore[no-untyped-call]
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
         for _ in range(3):
@@ -134,30 +129,27 @@ def captured(call: Call) -> Call:
     return graph.replay
 
 
-def timed(
-    paths: dict[str, list[Call]], batches: int, warmup: int, iterations: int
-) -> dict[str, dict[str, np.ndarray[Any, np.dtype[np.float64]]]]:
+def timed(paths: dict[str, list[Call]], batches: int, warmup: int, iterations: int) -> Times:
     """Times every path on every batch, in turns.
 
     Returns:
         Per path `burst`, milliseconds a call back to back, and `single`, between CUDA events round one call;
         both [rounds, batches].
     """
-    rounds = max(1, iterations // BURST // batches)
     for calls in paths.values():
         for number in range(warmup):
             calls[number % batches]()
-    empty = {
-        name: {"burst": np.empty((rounds, batches)), "single": np.empty((rounds, batches))} for name in paths
-    }
+    rounds = max(5, math.ceil(iterations / (BURST * batches)))
+    clocks = {"burst": burst, "single": single}
+    times = {name: {clock: np.empty((rounds, batches)) for clock in clocks} for name in paths}
     names = list(paths)
     for turn in range(rounds * batches):
-        row, column = divmod(turn, batches)
+        place = divmod(turn, batches)
         start = turn % len(names)
         for name in names[start:] + names[:start]:
-            empty[name]["burst"][row, column] = burst(paths[name][column])
-            empty[name]["single"][row, column] = single(paths[name][column])
-    return empty
+            for clock, measure in clocks.items():
+                times[name][clock][place] = measure(paths[name][place[1]])
+    return times
 
 
 def burst(call: Call) -> float:
@@ -183,32 +175,33 @@ def single(call: Call) -> float:
 
 
 def rows_of(
-    times: dict[str, dict[str, np.ndarray[Any, np.dtype[np.float64]]]],
-    depth: int,
-    layers: dict[str, float],
-    batches: Sequence[Batch],
-    exits: Tensor,
+    times: Times, depth: int, layers: dict[str, float], shared: dict[str, Any], mixed: bool
 ) -> list[dict[str, Any]]:
-    """The measured paths as rows; `full` is what speed-ups are against."""
+    """The measured paths as rows; `full` is what speed-ups are against.
+
+    Args:
+        times: of `timed`.
+        depth: L.
+        layers: expected layers of the paths that do not compute all.
+        shared: what all rows hold.
+        mixed: whether exits differ within a batch.
+    """
     full = typical(times["full"]["burst"])
     rows = []
     for name, measured in times.items():
-        expected = layers.get(name, layers["truncated"] if "truncated" in name else depth)
-        expected = layers["exit"] if name == "eager_exit" else expected
+        expected = layers.get(name, depth)
         speed_up = full / typical(measured["burst"])
         p50, p95, p99 = (float(value) for value in np.percentile(measured["burst"], [50, 95, 99]))
         rows.append(
             {
-                "device": "cuda",
+                **shared,
                 "path": name,
-                "batch": batches[0].rows,
-                "tokens": sum(len(batch.ids) for batch in batches) / sum(batch.rows for batch in batches),
-                "mixed": "exit" in name and bool((exits != exits[:, :1]).any()),
+                "mixed": mixed and name in ("exit", "eager_exit"),
                 "ms_p50": p50,
                 "ms_p95": p95,
                 "ms_p99": p99,
                 "ms_mean": float(measured["burst"].mean()),
-                "ms_std": float(measured["burst"].std()),
+                "ms_std": float(measured["burst"].std(ddof=1)),
                 "ms_event_p50": float(np.median(measured["single"])),
                 "expected_layers": expected,
                 "speed_up": speed_up,
@@ -224,7 +217,7 @@ def typical(milliseconds: np.ndarray[Any, np.dtype[np.float64]]) -> float:
     return float(np.median(milliseconds, axis=0).mean())
 
 
-def floor(encoder: Encoder) -> dict[str, float]:
+def weight_floor(encoder: Encoder) -> dict[str, float]:
     """The time to read the layers' weights once, by the card's measured copy bandwidth."""
     source = torch.empty(1 << 30, dtype=torch.uint8, device=encoder.words.weight.device)
     target = torch.empty_like(source)
@@ -238,7 +231,7 @@ def _sentence_transformers(folder: Path, batches: Sequence[Batch]) -> list[Call]
     from sentence_transformers import SentenceTransformer
 
     model = SentenceTransformer(str(folder), device="cuda").half()
-    calls = []
+    calls: list[Call] = []
     for batch in batches:
         lengths = row_lengths(batch)
         ids = torch.zeros(len(lengths), max(lengths), dtype=torch.int64, device=batch.ids.device)
@@ -248,5 +241,5 @@ def _sentence_transformers(folder: Path, batches: Sequence[Batch]) -> list[Call]
             ids[row, :length] = batch.ids[start : start + length]
             mask[row, :length] = 1
             start += length
-        calls.append(lambda ids=ids, mask=mask: model({"input_ids": ids, "attention_mask": mask}))
+        calls.append(partial(model, {"input_ids": ids, "attention_mask": mask}))
     return calls

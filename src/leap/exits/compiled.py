@@ -30,7 +30,6 @@ class Kernel:
 
         self._driver = driver
         self._shared_bytes = shape.shared_bytes(config)
-        self._configs: dict[tuple[int, int], Any] = {}
         self._buffer = ctypes.create_string_buffer(-(-ARGUMENTS.size // 8) * 8)
         self._pointers = (ctypes.c_void_p * 1)(ctypes.addressof(self._buffer))
         self._lock = Lock()
@@ -45,6 +44,8 @@ class Kernel:
     def launch(self, blocks: int, stream: int, *arguments: float) -> None:
         """Launches on a stream.
 
+        Cooperative: all blocks run at once or the launch fails, so their waiting for one another is safe.
+
         Args:
             blocks: of the grid.
             stream: its handle.
@@ -52,33 +53,15 @@ class Kernel:
         """
         with self._lock:
             ARGUMENTS.pack_into(self._buffer, 0, *arguments)
-            config = self._config(blocks, stream)
-            launched = self._driver.cuLaunchKernelEx(
-                config, self._function, ctypes.addressof(self._pointers), 0
+            launched = self._driver.cuLaunchCooperativeKernel(
+                self._function,
+                *(blocks, 1, 1),
+                *(32 * WARPS, 1, 1),
+                self._shared_bytes,
+                stream,
+                ctypes.addressof(self._pointers),
             )
         _checked(launched)
-
-    def _config(self, blocks: int, stream: int) -> Any:
-        """Cooperative: all blocks run at once or the launch fails, so their waiting for one another is safe.
-
-        Programmatic: the launch itself overlaps with the end of the kernel before.
-        """
-        if (blocks, stream) not in self._configs:
-            driver = self._driver
-            cooperative, programmatic = driver.CUlaunchAttribute(), driver.CUlaunchAttribute()
-            cooperative.id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_COOPERATIVE
-            cooperative.value.cooperative = 1
-            programmatic.id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
-            programmatic.value.programmaticStreamSerializationAllowed = 1
-            config = driver.CUlaunchConfig()
-            config.gridDimX, config.gridDimY, config.gridDimZ = blocks, 1, 1
-            config.blockDimX, config.blockDimY, config.blockDimZ = 32 * WARPS, 1, 1
-            config.sharedMemBytes = self._shared_bytes
-            config.hStream = stream
-            config.attrs = [cooperative, programmatic]
-            config.numAttrs = 2
-            self._configs[blocks, stream] = config
-        return self._configs[blocks, stream]
 
 
 def definitions(config: EncoderConfig, shape: TileShape, dtype: torch.dtype) -> dict[str, int]:
@@ -96,8 +79,6 @@ def definitions(config: EncoderConfig, shape: TileShape, dtype: torch.dtype) -> 
         "PROJECT_NW": project,
         "WIDEN_NW": widen,
         "NARROW_NW": narrow,
-        "SUMS_BYTES": shape.sums_bytes(config),
-        "WEIGHT_BYTES": shape.weight_bytes(config),
         **({"BF16": 1} if dtype == torch.bfloat16 else {}),
     }
 
@@ -122,7 +103,7 @@ def _binary(defined: dict[str, int], capability: tuple[int, int]) -> bytes:
             log = b" " * _checked(nvrtc.nvrtcGetProgramLogSize(program))
             nvrtc.nvrtcGetProgramLog(program, log)
             raise RuntimeError(f"encoder.cu does not compile: {log.decode(errors='replace')}")
-        binary = b" " * _checked(nvrtc.nvrtcGetCUBINSize(program))
+        binary: bytes = b" " * _checked(nvrtc.nvrtcGetCUBINSize(program))
         _checked(nvrtc.nvrtcGetCUBIN(program, binary))
     finally:
         nvrtc.nvrtcDestroyProgram(program)

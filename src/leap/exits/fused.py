@@ -9,13 +9,12 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from threading import Lock
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from leap.exits.compiled import Kernel
-from leap.exits.layouts import choose_layout, shapes
+from leap.exits.layouts import choose_layout, longest_row, shapes
 from leap.exits.tiles import Layout, TileShape
 from leap.model.batches import Batch, row_lengths
 from leap.model.encoder import Encoder, EncoderConfig, Layer
@@ -23,7 +22,8 @@ from leap.model.encoder import Encoder, EncoderConfig, Layer
 # Work space and plans kept: streams in use at once, and exit rules.
 STREAMS = 4
 PLANS = 64
-MOST_TOKENS = 65_536
+# Of a batch: more are faster in large matrix products of PyTorch's own (docs/log.md).
+MOST_TOKENS = 2048
 # A tile is read to its end though its rows end earlier.
 SPARE = 128
 
@@ -119,14 +119,9 @@ class FusedEncoder:
         """
         return self._run(batch, tuple(thresholds), patience, self.config.layers)
 
-    def warm_up(self, tokens: int | None = None) -> None:
-        """Compiles the kernel, so that no later call waits for it.
-
-        Args:
-            tokens: only for the smallest tile that takes a row of so many tokens; every tile's kernel if None.
-        """
-        fitting = [shape for shape in shapes(self.config) if tokens is None or shape.tokens >= tokens]
-        for shape in fitting if tokens is None else fitting[:1]:
+    def warm_up(self) -> None:
+        """Compiles the kernel for every tile, some seconds each, so that no later call waits for it."""
+        for shape in shapes(self.config):
             with self._lock:
                 self._kernel(shape)
 
@@ -205,13 +200,13 @@ def unsupported(encoder: Encoder) -> str | None:
     if rest or head % 32:
         return f"heads of {config.width / config.heads:g} numbers, no multiple of 32"
     if not shapes(config):
-        return f"width {config.width} is no multiple of 128, or {config.intermediate} none of 64"
+        return f"widths {config.width} and {config.intermediate}, which do not divide into its tiles"
     return None
 
 
 def fits(batch: Batch, config: EncoderConfig) -> bool:
-    """Whether the kernel takes the batch: no row longer than the largest tile, and work space for all."""
-    return batch.groups[-1].length <= shapes(config)[-1].tokens and len(batch.ids) <= MOST_TOKENS
+    """Whether the kernel takes the batch: no row longer than the largest tile, and not too many tokens."""
+    return batch.groups[-1].length <= longest_row(config) and len(batch.ids) <= MOST_TOKENS
 
 
 def plan_flags(thresholds: Sequence[float], patience: int, stop: int) -> list[int]:
@@ -233,24 +228,25 @@ def _joined(encoder: Encoder) -> tuple[Tensor, Tensor]:
 
     The encoder's own parameters become views of the block, so the weights are held once.
     """
-    blocks = [torch.cat([p.data.flatten() for p in _ordered(layer)]) for layer in encoder.layers]
-    weights = torch.stack(blocks)
-    for block, layer in zip(weights, encoder.layers, strict=True):
+    layers = [layer for layer in encoder.layers if isinstance(layer, Layer)]
+    weights = torch.stack([torch.cat([part.data.flatten() for part in _ordered(layer)]) for layer in layers])
+    for block, layer in zip(weights, layers, strict=True):
         start = 0
-        for parameter in _ordered(layer):
-            size = parameter.numel()
-            parameter.data = block[start : start + size].view_as(parameter)
+        for part in _ordered(layer):
+            size = part.numel()
+            part.data = block[start : start + size].view_as(part)
             start += size
-    norms = [encoder.norm, *(layer.norm for layer in encoder.layers)]
+    norms = [encoder.norm, *(layer.norm for layer in layers)]
     return weights, torch.stack([torch.stack([norm.weight.data, norm.bias.data]) for norm in norms])
 
 
-def _ordered(layer: Any) -> list[torch.nn.Parameter]:
+def _ordered(layer: Layer) -> list[Tensor]:
     """A layer's parameters in the kernel's order; its last norm's are kept apart."""
-    assert isinstance(layer, Layer)
-    products = (layer.qkv, layer.attention_out, layer.up, layer.down)
     return [
-        *(product.weight for product in products),
+        layer.qkv.weight,
+        layer.attention_out.weight,
+        layer.up.weight,
+        layer.down.weight,
         layer.qkv.bias,
         layer.attention_out.bias,
         layer.attention_norm.weight,

@@ -13,16 +13,6 @@ WARPS = 8
 SHARED_BYTES = 227 * 1024 - 4096
 # Sums that a thread holds in registers.
 MOST_SUMS = 64
-# Partial sums and weights take turns in shared memory from here on, as in the kernel.
-LARGE = 8
-# By a tile's 16-token rows: columns of a block's share of the steps project, widen and narrow, the best first.
-# Few tokens are spread over many blocks.
-COLUMNS = {
-    1: ((8, 32, 8),),
-    2: ((16, 64, 16),),
-    4: ((24, 96, 24), (32, 128, 32)),
-    8: ((96, 96, 96), (64, 64, 64)),
-}
 
 
 @dataclass(frozen=True)
@@ -45,39 +35,18 @@ class TileShape:
         """Of a tile, at most."""
         return 16 * self.rows16
 
-    def shares(self, config: EncoderConfig) -> list[tuple[int, int, int]]:
-        """Columns, inner dimension and warps along the columns of attend, project, widen and narrow."""
-        columns = (3 * (config.width // config.heads), self.project, self.widen, self.narrow)
-        inner = (config.width, config.width, config.width, config.intermediate)
-        return list(zip(columns, inner, self.warps, strict=True))
-
-    def tile_bytes(self, config: EncoderConfig) -> int:
-        """Shared memory of the normed tile."""
-        return 2 * self.tokens * (config.width + 32)
-
-    def sums_bytes(self, config: EncoderConfig) -> int:
-        """Shared memory of partial sums, and of a head's queries, keys and values after them."""
-        head = config.width // config.heads
-        mixed = 4 * self.tokens * (head + 8) + 2 * head * (self.tokens + 8)
-        return max(
-            mixed,
-            *(WARPS // warps * self.tokens * (columns + 8) * 4 for columns, _, warps in self.shares(config)),
-        )
-
-    def weight_bytes(self, config: EncoderConfig) -> int:
-        """Shared memory of weights: of the largest share for which there is room, in large tiles of all."""
-        part = config.width if self.rows16 == LARGE else config.intermediate
-        needed = [2 * columns * (min(inner, part) + 32) for columns, inner, _ in self.shares(config)]
-        if self.rows16 == LARGE:
-            return max(needed)
-        room = SHARED_BYTES - self.tile_bytes(config) - self.sums_bytes(config)
-        return max((size for size in needed if size <= room), default=0)
-
     def shared_bytes(self, config: EncoderConfig) -> int:
-        """Dynamic shared memory of a block."""
-        sums, weights = self.sums_bytes(config), self.weight_bytes(config)
-        together = max(sums, weights) if self.rows16 == LARGE else sums + weights
-        return self.tile_bytes(config) + together
+        """Dynamic shared memory of a block: the normed tile and partial sums, as the kernel lays them out."""
+        head = config.width // config.heads
+        attend, project, widen, narrow = (
+            WARPS // warps * self.tokens * (columns + 8) * 4
+            for columns, warps in zip(
+                (3 * head, self.project, self.widen, self.narrow), self.warps, strict=True
+            )
+        )
+        mixed = 4 * self.tokens * (head + 8) + 2 * head * (self.tokens + 8)
+        tile = 2 * self.tokens * (config.width + 32)
+        return max(tile + max(attend, mixed, widen), project, narrow)
 
 
 @dataclass(frozen=True)
@@ -101,21 +70,23 @@ class Layout:
     members: int
 
 
-def tile_shape(
-    rows16: int, config: EncoderConfig, columns: tuple[int, int, int] | None = None
-) -> TileShape | None:
-    """The kernel's shape for tiles of `rows16` times 16 tokens; None where the model does not divide into it."""
+def tile_shape(rows16: int, config: EncoderConfig, columns: tuple[int, int, int]) -> TileShape | None:
+    """The kernel's shape for tiles of `rows16` times 16 tokens; None where the model does not divide into it.
+
+    Args:
+        rows16: 1, 2 or 4; the kernel keeps a tile's sums in registers.
+        config: the model's.
+        columns: of a block's share of the steps project, widen and narrow.
+    """
     head, rest = divmod(config.width, config.heads)
-    if rest or head % 32 or config.width % 128 or config.intermediate % config.width:
+    project, widen, narrow = columns
+    if rest or head % 32 or config.width % 128 or config.intermediate % 32:
         return None
-    for project, widen, narrow in (columns,) if columns else COLUMNS[rows16]:
-        if config.width % project or config.width % narrow or config.intermediate % widen:
-            continue
-        warps = tuple(_warps(rows16, share) for share in (3 * head, project, widen, narrow))
-        shape = TileShape(rows16, project, widen, narrow, (warps[0], warps[1], warps[2], warps[3]))
-        if shape.shared_bytes(config) <= SHARED_BYTES:
-            return shape
-    return None
+    if config.width % project or config.width % narrow or config.intermediate % widen:
+        return None
+    warps = tuple(_warps(rows16, share) for share in (3 * head, project, widen, narrow))
+    shape = TileShape(rows16, project, widen, narrow, (warps[0], warps[1], warps[2], warps[3]))
+    return shape if shape.shared_bytes(config) <= SHARED_BYTES else None
 
 
 def packed_tiles(lengths: Sequence[int], tokens: int) -> Tiling:

@@ -12,13 +12,13 @@
 //   narrow   narrowing product, residual
 //
 // A state is stored before its norm, and whoever reads it norms it on the way: a norm needs no step of its own.
-// The steps are short and wait for memory and for one another, so weights are fetched before the wait, and products
-// of few tokens are split along their inner dimension over the block's warps.
+// The steps are short and wait for memory and for one another, so weights are fetched into registers before the
+// wait, and products of few tokens are split along their inner dimension over the block's warps.
 //
 // Given by the compiler: D, F, HEADS, MT (16-token rows of a tile), columns of a block's share of a step
 // (PROJECT, WIDEN, NARROW) and the warps that share its columns (ATTEND_NW, PROJECT_NW, WIDEN_NW, NARROW_NW;
-// the other factor of the 8 warps splits the inner dimension), SUMS_BYTES and WEIGHT_BYTES of shared memory, BF16.
-// ON_HOST: a slow twin of the instructions, for tests without a GPU.
+// the other factor of the 8 warps splits the inner dimension), BF16. ON_HOST: a slow twin of the instructions,
+// for tests without a GPU.
 
 typedef unsigned short u16;
 typedef unsigned int u32;
@@ -31,10 +31,8 @@ constexpr int THREADS = 32 * WARPS;
 constexpr int LINE = D + 32;  // of the normed tile in shared memory: neighbouring rows lie in other banks
 constexpr int MOST_ROWS = 16;
 constexpr float NOTHING = -3e38f;  // a score whose exponential is zero
-// Of weights that do not fit shared memory, those that are fetched into registers before a wait.
+// Registers for weights that are fetched before a wait; tiles of many tokens need them for sums.
 constexpr int PREFETCH = MT == 1 ? 96 : MT == 2 ? 48 : 32;
-// Large tiles leave no room: weights and partial sums take turns in one place, and inputs come in parts of D.
-constexpr bool LARGE = MT == 8;
 
 struct Arguments {
     const long long *ids, *positions;  // [N]
@@ -65,8 +63,6 @@ struct __align__(16) Four {
 #define DEVICE __device__ __forceinline__
 #define UNROLL _Pragma("unroll")
 #define UNROLL_TWICE _Pragma("unroll 2")
-#define UNROLL_THRICE _Pragma("unroll 3")
-#define UNROLL_SOME _Pragma("unroll 8")
 #ifdef BF16
 #define KIND "bf16"
 #else
@@ -99,15 +95,6 @@ DEVICE Four load_weight(const u16 *p) {
                  : "l"(p));
     return v;
 }
-// 16 bytes from global to shared memory, past the registers; `wait_copies` waits for this thread's.
-DEVICE void copy(u16 *to, const u16 *from) {
-    u32 place = (u32)__cvta_generic_to_shared(to);
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(place), "l"(from) : "memory");
-}
-DEVICE void wait_copies() { asm volatile("cp.async.wait_all;" ::: "memory"); }
-// Launched while the kernel before still runs: waits for that one's end, and lets the one after be launched.
-DEVICE void after_launch_before() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
-DEVICE void let_next_launch() { asm volatile("griddepcontrol.launch_dependents;"); }
 DEVICE void load_weight2(const u16 *p, u32 &a, u32 &b) {
     asm volatile("ld.global.nc.v2.u32 {%0, %1}, [%2];" : "=r"(a), "=r"(b) : "l"(p));
 }
@@ -183,18 +170,12 @@ struct Notes {
     int owner[TOKENS];            // each token's row, -1 beyond the end
     int left_at[MOST_ROWS];       // the layer at which a row left, 0 while it is there
     float parts[WARPS][MOST_ROWS][3];
-    float shift[WIDEN];           // the widening product's bias
 };
 
 constexpr int LAYER = 4 * D * D + 2 * D * F + 7 * D + F;
 DEVICE constexpr int most(int a, int b) { return a > b ? a : b; }
 
 // ---- Products ----
-
-constexpr int TILE_BYTES = TOKENS * LINE * 2;
-
-DEVICE float *sums_place() { return (float *)(shared + TILE_BYTES); }
-DEVICE u16 *weights_place() { return (u16 *)(shared + TILE_BYTES + (LARGE ? 0 : SUMS_BYTES)); }
 
 // One block's share: [TOKENS, K] times N rows of weights [N, K], by NW warps along N and 8 / NW along K. A lane
 // reads 8 neighbouring numbers, which are two instructions' worth: the inner dimension is in another order than the
@@ -203,48 +184,37 @@ template <int K, int N, int NW>
 struct Product {
     static constexpr int KW = WARPS / NW;
     static constexpr int NT = N / NW / 8;
-    static constexpr int PART = LARGE ? D : K;
-    static constexpr int PARTS = K / PART;
-    static constexpr int STEPS = (PART / 32 + KW - 1) / KW;
-    static constexpr bool STAGED = N * (PART + 32) * 2 <= WEIGHT_BYTES;
-    static constexpr int EARLY = STAGED ? 1 : STEPS * NT * 4 <= PREFETCH ? STEPS : most(1, PREFETCH / (NT * 4));
+    static constexpr int STEPS = (K / 32 + KW - 1) / KW;
+    static constexpr int EARLY = STEPS * NT * 4 <= PREFETCH ? STEPS : most(1, PREFETCH / (NT * 4));
     static constexpr int RED = N + 8;  // of a row of partial sums
-    static constexpr int PAIRS = (TOKENS * N / 2 + THREADS - 1) / THREADS;  // of outputs, a thread
-    static_assert(PARTS == 1 || (STAGED && K % D == 0), "parts of weights go through shared memory");
 
     Four early[EARLY][NT];
-    const int thread, warp, lane;
+    const int warp, lane;
 
-    DEVICE explicit Product(const Tile &t) : thread(t.thread), warp(t.thread >> 5), lane(t.thread & 31) {}
+    DEVICE explicit Product(const Tile &t) : warp(t.thread >> 5), lane(t.thread & 31) {}
 
-    DEVICE bool has(int step) const { return PART / 32 % KW == 0 || step * KW + warp / NW < PART / 32; }
-
-    DEVICE int inner(int step) const { return (step * KW + warp / NW) * 32 + lane % 4 * 8; }
-
-    DEVICE int outer(int tile) const { return (warp % NW * NT + tile) * 8 + lane / 4; }
-
-    // Starts fetching a part of the weights; row(n) is the n-th of the block's rows.
     template <class Row>
-    DEVICE void fetch(Row row, int part = 0) {
-        if constexpr (STAGED) {
-            constexpr int PIECES = PART / 8;
-            UNROLL_SOME
-            for (int place = thread; place < N * PIECES; place += THREADS) {
-                int n = place / PIECES, k = place % PIECES * 8;
-                copy(weights_place() + n * (PART + 32) + k, row(n) + part * PART + k);
+    DEVICE Four weight(Row row, int step, int tile) const {
+        int k = (step * KW + warp / NW) * 32;
+        return load_weight(row((warp % NW * NT + tile) * 8 + lane / 4) + k + lane % 4 * 8);
+    }
+
+    DEVICE bool has(int step) const { return K / 32 % KW == 0 || step * KW + warp / NW < K / 32; }
+
+    // Row(n) is the n-th of the block's weight rows.
+    template <class Row>
+    DEVICE void fetch(Row row) {
+        UNROLL
+        for (int step = 0; step < EARLY; ++step)
+            if (has(step)) {
+                UNROLL
+                for (int tile = 0; tile < NT; ++tile) early[step][tile] = weight(row, step, tile);
             }
-        } else {
-            UNROLL
-            for (int step = 0; step < EARLY; ++step)
-                if (has(step)) {
-                    UNROLL
-                    for (int tile = 0; tile < NT; ++tile) early[step][tile] = load_weight(row(outer(tile)) + inner(step));
-                }
-        }
     }
 
     template <class Inputs>
-    DEVICE void add(float (&total)[MT][NT][4], const Four (&b)[NT], int k, Inputs inputs) const {
+    DEVICE void add(float (&total)[MT][NT][4], const Four (&b)[NT], int step, Inputs inputs) const {
+        int k = (step * KW + warp / NW) * 32 + lane % 4 * 8;
         UNROLL
         for (int m = 0; m < MT; ++m) {
             Four low = inputs(m * 16 + lane / 4, k), high = inputs(m * 16 + lane / 4 + 8, k);
@@ -256,42 +226,21 @@ struct Product {
         }
     }
 
-    // Leaves KW partial sums [TOKENS, RED]. The weights' first part is there. inputs(m, k) are 8 numbers of token
-    // row m from column k of the part on; prepare(part) brings a part there, by copies.
-    template <class Row, class Inputs, class Prepare>
-    DEVICE void multiply_into(float *sums, Row row, Inputs inputs, Prepare prepare) {
+    // Leaves KW partial sums [TOKENS, RED] in `sums`. Inputs(m, k) are 8 numbers of token row m from column k on.
+    template <class Row, class Inputs>
+    DEVICE void multiply_into(float *sums, Row row, Inputs inputs) {
         float total[MT][NT][4] = {};
-        for (int part = 0; part < PARTS; ++part) {
-            if (part) {
-                wait_block();
-                fetch(row, part);
-            }
-            prepare(part);
-            if constexpr (STAGED) {
-                const u16 *w = weights_place();
-                UNROLL_THRICE
-                for (int step = 0; step < STEPS; ++step)
-                    if (has(step)) {
-                        Four b[NT];
-                        UNROLL
-                        for (int tile = 0; tile < NT; ++tile) b[tile] = *(const Four *)(w + outer(tile) * (PART + 32) + inner(step));
-                        add(total, b, inner(step), inputs);
-                    }
-            } else {
+        UNROLL
+        for (int step = 0; step < EARLY; ++step)
+            if (has(step)) add(total, early[step], step, inputs);
+        UNROLL_TWICE
+        for (int step = EARLY; step < STEPS; ++step)
+            if (has(step)) {
+                Four later[NT];
                 UNROLL
-                for (int step = 0; step < EARLY; ++step)
-                    if (has(step)) add(total, early[step], inner(step), inputs);
-                UNROLL_TWICE
-                for (int step = EARLY; step < STEPS; ++step)
-                    if (has(step)) {
-                        Four b[NT];
-                        UNROLL
-                        for (int tile = 0; tile < NT; ++tile) b[tile] = load_weight(row(outer(tile)) + inner(step));
-                        add(total, b, inner(step), inputs);
-                    }
+                for (int tile = 0; tile < NT; ++tile) later[tile] = weight(row, step, tile);
+                add(total, later, step, inputs);
             }
-        }
-        if (LARGE) wait_block();
         float *out = sums + warp / NW * TOKENS * RED;
         UNROLL
         for (int m = 0; m < MT; ++m)
@@ -303,14 +252,6 @@ struct Product {
                 place[8 * RED] = total[m][tile][2];
                 place[8 * RED + 1] = total[m][tile][3];
             }
-    }
-
-    // The thread's i-th pair of neighbouring output columns; false where it has none.
-    DEVICE bool pair(int i, int &token, int &column) const {
-        int number = thread + i * THREADS;
-        token = number / (N / 2);
-        column = number % (N / 2) * 2;
-        return TOKENS * N / 2 % THREADS == 0 || number < TOKENS * N / 2;
     }
 
     // Two neighbouring columns of the whole sum.
@@ -325,6 +266,7 @@ struct Product {
     }
 };
 
+constexpr int TILE_BYTES = TOKENS * LINE * 2;
 using Attend = Product<D, 3 * HEAD, ATTEND_NW>;
 using Project = Product<D, PROJECT, PROJECT_NW>;
 using Widen = Product<D, WIDEN, WIDEN_NW>;
@@ -555,63 +497,27 @@ DEVICE void mix(const Arguments &g, const Tile &t, const Notes &notes, const u16
 // inputs weight^T + bias + normed, a block of columns, into `out`.
 template <class Step, int K, int N>
 DEVICE void with_residual(
-    Step &step, const Arguments &g, const Tile &t, const u16 *inputs, const u16 *weight, const u16 *bias, u16 *out, int rank
+    Step &step, const Arguments &g, const Tile &t, const u16 *inputs, const u16 *weight, const u16 *bias, u16 *out, int item
 ) {
-    constexpr bool HOLD = Step::PAIRS <= 4;  // what the sums are added to, fetched beforehand
-    float *sums = sums_place();
-    u16 *tile = (u16 *)shared;
-    for (int item = rank; item < D / N; item += g.members) {
-        auto row = [=](int n) { return weight + (long long)(item * N + n) * K; };
-        if (LARGE && item != rank) step.fetch(row);
-        u32 residual[HOLD ? Step::PAIRS : 1], shift[HOLD ? Step::PAIRS : 1];
-        auto addends = [&](int token, int column, u32 &r, u32 &c) {
-            r = load_shared_state1(g.normed + (long long)(t.token + token) * D + item * N + column);
-            c = load_weight1(bias + item * N + column);
-        };
-        if (HOLD) {
-            UNROLL
-            for (int i = 0; i < Step::PAIRS; ++i) {
-                int token, column;
-                if (step.pair(i, token, column) && token < t.tokens) addends(token, column, residual[HOLD ? i : 0], shift[HOLD ? i : 0]);
-            }
+    float *sums = (float *)shared;
+    const u16 *rows = weight + (long long)item * N * K;
+    step.multiply_into(
+        sums, [&](int n) { return rows + n * K; },
+        [&](int token, int k) { return load_shared_state(inputs + (long long)(t.token + token) * K + k); }
+    );
+    wait_block();
+    for (int pair = t.thread; pair < TOKENS * N / 2; pair += THREADS) {
+        int token = pair / (N / 2), column = item * N + pair % (N / 2) * 2;
+        if (token < t.tokens) {
+            long long place = (long long)(t.token + token) * D + column;
+            float a, b, x, y, c, d;
+            unpacked(load_shared_state1(g.normed + place), x, y);
+            unpacked(load_weight1(bias + column), c, d);
+            Step::sum(sums, token, column - item * N, a, b);
+            *(u32 *)(out + place) = packed(a + x + c, b + y + d);
         }
-        if (LARGE)
-            step.multiply_into(
-                sums, row, [&](int token, int k) { return *(const Four *)(tile + token * LINE + k); },
-                [&](int part) {
-                    for (int place = t.thread; place < TOKENS * (D / 8); place += THREADS) {
-                        int token = place / (D / 8), k = place % (D / 8) * 8;
-                        copy(tile + token * LINE + k, inputs + (long long)(t.token + token) * K + part * D + k);
-                    }
-                    wait_copies();
-                    wait_block();
-                }
-            );
-        else
-            step.multiply_into(
-                sums, row, [&](int token, int k) { return load_shared_state(inputs + (long long)(t.token + token) * K + k); },
-                [](int) {}
-            );
-        wait_block();
-        if (!LARGE && item + g.members < D / N) {
-            int next = item + g.members;
-            step.fetch([=](int n) { return weight + (long long)(next * N + n) * K; });
-        }
-        UNROLL
-        for (int i = 0; i < Step::PAIRS; ++i) {
-            int token, column;
-            if (step.pair(i, token, column) && token < t.tokens) {
-                float a, b, x, y, c, d;
-                if (!HOLD) addends(token, column, residual[0], shift[0]);
-                unpacked(residual[HOLD ? i : 0], x, y);
-                unpacked(shift[HOLD ? i : 0], c, d);
-                Step::sum(sums, token, column, a, b);
-                *(u32 *)(out + (long long)(t.token + token) * D + item * N + column) = packed(a + x + c, b + y + d);
-            }
-        }
-        if (!LARGE) wait_copies();
-        wait_block();
     }
+    wait_block();
 }
 
 // Waits for the whole group; the payloads added so far come back. Arrivals are counted in the low 32 bits.
@@ -623,15 +529,12 @@ DEVICE u64 meet(Notes &notes, u64 *counter, u32 target, u64 payload) {
         while ((u32)seen < target) seen = look(counter);
         notes.seen = seen >> 32;
     }
-    wait_copies();
     wait_block();
     return notes.seen;
 }
 
 KERNEL encode(const Arguments g) {
     SHARED_NOTES
-    let_next_launch();
-    after_launch_before();
     u16 *tile = (u16 *)shared;
     int group = BLOCK / g.members, rank = BLOCK % g.members;
     u64 *counter = g.counters + group * 16;
@@ -679,42 +582,30 @@ KERNEL encode(const Arguments g) {
                         norm_tile(tile, t, norm, g.eps, [&](int token, int column, float (&x)[4]) {
                             embedded(g, token, column, x);
                         });
-                    wait_copies();
                     wait_block();
                     if (flags) pool(g, t, notes, tile, layer, flags > 1, rank == 0);
                 }
-                float *sums = sums_place();
+                float *sums = (float *)(shared + TILE_BYTES);
                 for (int head = rank; head < HEADS && !payload; head += g.members) {
-                    if (LARGE && head != rank) {
-                        step.fetch(rows_of(head));
-                        wait_copies();
-                        wait_block();
-                    }
+                    if (head != rank) step.fetch(rows_of(head));
                     for (int place = t.thread; place < TOKENS * HEAD / 8; place += THREADS) {
                         int token = place / (HEAD / 8), column = head * HEAD + place % (HEAD / 8) * 8;
                         if (token < t.tokens)
                             *(Four *)(g.normed + (long long)(t.token + token) * D + column) =
                                 *(const Four *)(tile + token * LINE + column);
                     }
-                    u32 held[Attend::PAIRS];  // the biases, then the outputs
-                    UNROLL
-                    for (int i = 0; i < Attend::PAIRS; ++i) {
-                        int token, column;
-                        if (step.pair(i, token, column))
-                            held[i] = load_weight1(bias + column / HEAD * D + head * HEAD + column % HEAD);
-                    }
-                    step.multiply_into(
-                        sums, rows_of(head), [&](int token, int k) { return *(const Four *)(tile + token * LINE + k); },
-                        [](int) {}
-                    );
+                    step.multiply_into(sums, rows_of(head), [&](int token, int k) {
+                        return *(const Four *)(tile + token * LINE + k);
+                    });
                     wait_block();
-                    if (!LARGE && head + g.members < HEADS) step.fetch(rows_of(head + g.members));
+                    constexpr int N = 3 * HEAD, PAIRS = (TOKENS * N / 2 + THREADS - 1) / THREADS;
+                    u32 held[PAIRS];
                     UNROLL
-                    for (int i = 0; i < Attend::PAIRS; ++i) {
-                        int token, column;
-                        if (step.pair(i, token, column)) {
+                    for (int i = 0; i < PAIRS; ++i) {
+                        int pair = t.thread + i * THREADS, token = pair / (N / 2), column = pair % (N / 2) * 2;
+                        if (pair < TOKENS * N / 2) {
                             float a, b, c, d;
-                            unpacked(held[i], c, d);
+                            unpacked(load_weight1(bias + column / HEAD * D + head * HEAD + column % HEAD), c, d);
                             Attend::sum(sums, token, column, a, b);
                             held[i] = packed(a + c, b + d);
                         }
@@ -726,9 +617,9 @@ KERNEL encode(const Arguments g) {
                     if (!payload) {
                         u16 *q = (u16 *)sums, *k = q + TOKENS * (HEAD + 8), *v = k + TOKENS * (HEAD + 8);
                         UNROLL
-                        for (int i = 0; i < Attend::PAIRS; ++i) {
-                            int token, column;
-                            if (step.pair(i, token, column)) {
+                        for (int i = 0; i < PAIRS; ++i) {
+                            int pair = t.thread + i * THREADS, token = pair / (N / 2), column = pair % (N / 2) * 2;
+                            if (pair < TOKENS * N / 2) {
                                 if (column < 2 * HEAD) {
                                     *(u32 *)((column < HEAD ? q : k) + token * (HEAD + 8) + column % HEAD) = held[i];
                                 } else {
@@ -739,9 +630,8 @@ KERNEL encode(const Arguments g) {
                         }
                         wait_block();
                         mix(g, t, notes, q, k, v, head);
+                        wait_block();
                     }
-                    wait_copies();
-                    wait_block();
                 }
             }
             {
@@ -754,7 +644,10 @@ KERNEL encode(const Arguments g) {
                 left = seen != left_before;
                 left_before = seen;
                 if (left) break;
-                with_residual<Project, D, PROJECT>(step, g, t, g.attended, rows, bias + 3 * D, g.middle, rank);
+                for (int item = rank; item < D / PROJECT; item += g.members) {
+                    if (item != rank) step.fetch([&](int n) { return rows + (long long)(item * PROJECT + n) * D; });
+                    with_residual<Project, D, PROJECT>(step, g, t, g.attended, rows, bias + 3 * D, g.middle, item);
+                }
             }
             {
                 t.thread = fresh(t.thread) & (THREADS - 1);
@@ -769,43 +662,34 @@ KERNEL encode(const Arguments g) {
                     });
                     wait_block();
                 }
-                float *sums = sums_place();
+                float *sums = (float *)(shared + TILE_BYTES);
                 for (int item = rank; item < F / WIDEN; item += g.members) {
-                    auto row = [=](int n) { return rows + (long long)(item * WIDEN + n) * D; };
-                    if (LARGE && item != rank) {
-                        step.fetch(row);
-                        wait_copies();
-                        wait_block();
-                    }
-                    u32 shift = t.thread < WIDEN / 2 ? load_weight1(bias + 6 * D + item * WIDEN + t.thread * 2) : 0;
+                    auto row = [&](int n) { return rows + (long long)(item * WIDEN + n) * D; };
+                    if (item != rank) step.fetch(row);
                     // Each block keeps some of the normed columns for the residual.
-                    for (int chunk = item; chunk < D / 8; chunk += F / WIDEN)
-                        for (int token = t.thread; token < t.tokens; token += THREADS)
+                    for (int place = t.thread; place < TOKENS * (D / 8); place += THREADS) {
+                        int token = place % TOKENS, chunk = place / TOKENS;
+                        if (chunk % (F / WIDEN) == item && token < t.tokens)
                             *(Four *)(g.normed + (long long)(t.token + token) * D + chunk * 8) =
                                 *(const Four *)(tile + token * LINE + chunk * 8);
-                    step.multiply_into(
-                        sums, row, [&](int token, int k) { return *(const Four *)(tile + token * LINE + k); }, [](int) {}
-                    );
-                    if (t.thread < WIDEN / 2) unpacked(shift, notes.shift[t.thread * 2], notes.shift[t.thread * 2 + 1]);
-                    wait_block();
-                    if (!LARGE && item + g.members < F / WIDEN) {
-                        int next = item + g.members;
-                        step.fetch([=](int n) { return rows + (long long)(next * WIDEN + n) * D; });
                     }
-                    UNROLL_TWICE
-                    for (int i = 0; i < Widen::PAIRS; ++i) {
-                        int token, column;
-                        if (step.pair(i, token, column) && token < t.tokens) {
-                            float a, b;
+                    step.multiply_into(sums, row, [&](int token, int k) {
+                        return *(const Four *)(tile + token * LINE + k);
+                    });
+                    wait_block();
+                    for (int pair = t.thread; pair < TOKENS * WIDEN / 2; pair += THREADS) {
+                        int token = pair / (WIDEN / 2), column = pair % (WIDEN / 2) * 2;
+                        if (token < t.tokens) {
+                            float a, b, c, d;
+                            unpacked(load_weight1(bias + 6 * D + item * WIDEN + column), c, d);
                             Widen::sum(sums, token, column, a, b);
-                            a += notes.shift[column];
-                            b += notes.shift[column + 1];
+                            a += c;
+                            b += d;
                             a = 0.5f * a * (1 + erff(a * 0.70710678f));
                             b = 0.5f * b * (1 + erff(b * 0.70710678f));
                             *(u32 *)(g.wide + (long long)(t.token + token) * F + item * WIDEN + column) = packed(a, b);
                         }
                     }
-                    wait_copies();
                     wait_block();
                 }
             }
@@ -816,7 +700,10 @@ KERNEL encode(const Arguments g) {
                 if (rank < D / NARROW) step.fetch([&](int n) { return rows + (long long)(rank * NARROW + n) * F; });
                 target += g.members;
                 meet(notes, counter, target, 0);
-                with_residual<Narrow, F, NARROW>(step, g, t, g.wide, rows, bias + 6 * D + F, g.states, rank);
+                for (int item = rank; item < D / NARROW; item += g.members) {
+                    if (item != rank) step.fetch([&](int n) { return rows + (long long)(item * NARROW + n) * F; });
+                    with_residual<Narrow, F, NARROW>(step, g, t, g.wide, rows, bias + 6 * D + F, g.states, item);
+                }
             }
         }
         if (!left) {
