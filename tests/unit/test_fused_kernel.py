@@ -4,19 +4,21 @@ import ctypes
 import math
 import shutil
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 from torch import Tensor
 
-from leap.exits.compiled import ARGUMENTS, definitions
+from leap.exits.compiled import ARGUMENTS, Kernel, definitions
 from leap.exits.forward import exit_forward, layer_forward
-from leap.exits.fused import _joined, _work_space, plan_flags
+from leap.exits.fused import FusedEncoder
 from leap.exits.layouts import layout_of
 from leap.exits.rules import ExitRule
 from leap.exits.tiles import TileShape, tile_shape
-from leap.model.batches import Batch, pack
+from leap.model.batches import Batch, pack, row_lengths
 from leap.model.encoder import Encoder, EncoderConfig
 
 KERNEL = Path(__file__).parents[2] / "src/leap/resources/kernels/encoder.cu"
@@ -30,12 +32,16 @@ pytestmark = [
 ]
 
 
-class OnHost:
-    """FusedEncoder's launch, on the CPU."""
+class HostKernel:
+    """`leap.exits.compiled.Kernel`, on the CPU."""
 
-    def __init__(self, encoder: Encoder, shape: TileShape, folder: Path) -> None:
-        library = folder / f"kernel{shape.rows16}.so"
-        options = [f"-D{name}={value}" for name, value in definitions(CONFIG, shape, torch.float16).items()]
+    folder: Path
+
+    def __init__(
+        self, config: EncoderConfig, shape: TileShape, dtype: torch.dtype, device: torch.device
+    ) -> None:
+        library = self.folder / f"kernel{shape.rows16}.so"
+        options = [f"-D{name}={value}" for name, value in definitions(config, shape, dtype).items()]
         command = [
             "g++",
             "-std=c++17",
@@ -48,31 +54,26 @@ class OnHost:
             f"-I{SUPPORT}",
         ]
         subprocess.run([*command, *options, "-x", "c++", str(KERNEL), "-o", str(library)], check=True)
-        self.launch = ctypes.CDLL(str(library)).launch
-        self.encoder, self.shape = encoder, shape
-        self.weights, self.norms = _joined(encoder)
+        self._launch = ctypes.CDLL(str(library)).launch
+        self._shared_bytes = shape.shared_bytes(config)
+
+    def launch(self, blocks: int, stream: int, *arguments: float) -> None:
+        packed = ctypes.create_string_buffer(ARGUMENTS.pack(*arguments), 192)
+        self._launch(packed, blocks, self._shared_bytes)
+
+
+class OnHost:
+    """A FusedEncoder whose tiles have one shape, on a device of one processor."""
+
+    def __init__(self, encoder: Encoder, shape: TileShape) -> None:
+        self.fused, self.shape = FusedEncoder(encoder), shape
 
     def run(self, batch: Batch, thresholds: list[float], patience: int, stop: int) -> tuple[Tensor, Tensor]:
-        lengths = [group.length for group in batch.groups for _ in range(group.rows)]
-        tiling = layout_of(lengths, self.shape, 1, 1).tiling
-        rows, encoder = len(lengths), self.encoder
-        inputs = [
-            batch.ids,
-            batch.positions,
-            torch.tensor(tiling.starts, dtype=torch.int32),
-            torch.tensor(tiling.rows, dtype=torch.int32),
-            torch.tensor(plan_flags(thresholds, patience, stop), dtype=torch.int32),
-            torch.tensor([math.inf, *thresholds]),
-        ]
-        tables = [encoder.words.weight, encoder.places.weight, encoder.types.weight]
-        work = _work_space(encoder, len(batch.ids) + 128, rows * (patience + 1), 4)
-        vectors, exits = torch.full((rows, CONFIG.width), torch.nan), torch.full((rows,), -1)
-        buffers = [*inputs, *tables, self.norms, self.weights, *work.values(), vectors, exits]
-        numbers = (patience, rows, len(tiling), 1, 1, stop, CONFIG.layer_norm_eps)
-        arguments = ARGUMENTS.pack(*(buffer.data_ptr() for buffer in buffers), *numbers)
-        self.launch(ctypes.create_string_buffer(arguments, 192), 1, self.shape.shared_bytes(CONFIG))
-        assert not work["counters"].any()
-        return vectors, exits
+        lengths = row_lengths(batch)
+        placed = self.fused.place(batch, layout_of(lengths, self.shape, 1, 1))
+        if stop < CONFIG.layers:
+            return self.fused.at(placed, stop), torch.full((len(lengths),), stop)
+        return self.fused.exit(placed, thresholds, patience)
 
 
 def random_encoder() -> Encoder:
@@ -86,19 +87,24 @@ def random_encoder() -> Encoder:
     return encoder
 
 
-@pytest.fixture(scope="module", params=[(1, (8, 32, 8)), (4, (32, 128, 32))])
-def on_host(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> OnHost:
-    rows16, columns = request.param
-    shape = tile_shape(rows16, CONFIG, columns)
+@pytest.fixture(scope="module", params=[(1, (8, 32, 8)), (4, (32, 128, 32))], ids=["16 tokens", "64 tokens"])
+def on_host(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[OnHost]:
+    shape = tile_shape(request.param[0], CONFIG, request.param[1])
     assert shape is not None
-    return OnHost(random_encoder().half(), shape, tmp_path_factory.mktemp("kernel"))
+    HostKernel.folder = tmp_path_factory.mktemp("kernel")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("leap.exits.fused.Kernel", HostKernel)
+        processors = SimpleNamespace(multi_processor_count=1)
+        patch.setattr(torch.cuda, "get_device_properties", lambda device: processors)
+        patch.setattr(torch.cuda, "current_stream", lambda device: SimpleNamespace(cuda_stream=0))
+        yield OnHost(random_encoder().half(), shape)
 
 
 @pytest.fixture(scope="module")
 def twin(on_host: OnHost) -> Encoder:
     """The same weights in float32."""
     encoder = Encoder(CONFIG).eval().requires_grad_(False)
-    encoder.load_state_dict(on_host.encoder.state_dict())
+    encoder.load_state_dict(on_host.fused.encoder.state_dict())
     return encoder
 
 
@@ -133,3 +139,36 @@ def test_all_leave_together(
     vectors, exits = on_host.run(batch, [math.inf, threshold, math.inf], 1, 3)
     assert exits.tolist() == [layer] * len(LENGTHS)
     torch.testing.assert_close(vectors, layer_forward(twin, batch, layer), atol=4e-3, rtol=0)
+
+
+def test_patience_and_batches_of_other_sizes_in_the_same_work_space(on_host: OnHost, twin: Encoder) -> None:
+    large = pack([[number % 50] * 12 for number in range(20)])
+    vectors, exits = on_host.run(large, [-1.0] * 3, 2, 3)
+    assert exits.tolist() == [3] * 20
+    torch.testing.assert_close(vectors, layer_forward(twin, large, 3), atol=4e-3, rtol=0)
+    small = pack([[7, 8, 9]])
+    vectors, exits = on_host.run(small, [-1.0] * 3, 1, 3)
+    assert exits.tolist() == [2]
+    torch.testing.assert_close(vectors, layer_forward(twin, small, 2), atol=4e-3, rtol=0)
+    (work,) = on_host.fused._work.values()
+    assert not work["counters"].any()
+
+
+def test_the_launch_hands_over_the_arguments_as_packed(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[bytes] = []
+
+    def launched(*arguments: int) -> tuple[SimpleNamespace]:
+        assert arguments[1:8] == (96, 1, 1, 256, 1, 1, 1000)
+        assert arguments[8] == 5
+        address = ctypes.cast(arguments[9], ctypes.POINTER(ctypes.c_void_p))[0]
+        seen.append(ctypes.string_at(address, ARGUMENTS.size))
+        return (SimpleNamespace(value=len(seen) - 1, name="CUDA_ERROR_LAUNCH_FAILED"),)
+
+    kernel = Kernel.__new__(Kernel)
+    kernel._prepare(SimpleNamespace(cuLaunchCooperativeKernel=launched), 1000)
+    kernel._function = None
+    numbers = (*range(1, 27), 1e-12)
+    kernel.launch(96, 5, *numbers)
+    assert seen == [ARGUMENTS.pack(*numbers)]
+    with pytest.raises(RuntimeError, match="LAUNCH_FAILED"):
+        kernel.launch(96, 5, *numbers)

@@ -28,11 +28,7 @@ class Kernel:
         """
         from cuda.bindings import driver  # only CUDA machines have it
 
-        self._driver = driver
-        self._shared_bytes = shape.shared_bytes(config)
-        self._buffer = ctypes.create_string_buffer(-(-ARGUMENTS.size // 8) * 8)
-        self._pointers = (ctypes.c_void_p * 1)(ctypes.addressof(self._buffer))
-        self._lock = Lock()
+        self._prepare(driver, shape.shared_bytes(config))
         with torch.cuda.device(device):
             torch.cuda.current_stream(device).synchronize()  # the device's context is there
             binary = _binary(definitions(config, shape, dtype), torch.cuda.get_device_capability(device))
@@ -40,6 +36,13 @@ class Kernel:
             self._function = _checked(driver.cuModuleGetFunction(self._module, b"encode"))
             dynamic = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
             _checked(driver.cuFuncSetAttribute(self._function, dynamic, self._shared_bytes))
+
+    def _prepare(self, driver: Any, shared_bytes: int) -> None:
+        self._driver = driver
+        self._shared_bytes = shared_bytes
+        self._buffer = ctypes.create_string_buffer(-(-ARGUMENTS.size // 8) * 8)
+        self._pointers = (ctypes.c_void_p * 1)(ctypes.addressof(self._buffer))
+        self._lock = Lock()
 
     def launch(self, blocks: int, stream: int, *arguments: float) -> None:
         """Launches on a stream.
