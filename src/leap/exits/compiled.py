@@ -88,7 +88,7 @@ def definitions(config: EncoderConfig, shape: TileShape, dtype: torch.dtype) -> 
 
 def source() -> str:
     """encoder.cu."""
-    return (files("leap") / "resources/kernels/encoder.cu").read_text()
+    return (files("leap") / "resources" / "kernels" / "encoder.cu").read_text()
 
 
 def _binary(defined: dict[str, int], capability: tuple[int, int]) -> bytes:

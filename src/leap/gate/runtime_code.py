@@ -8,6 +8,7 @@ import leap
 
 PACKAGE = Path(leap.__file__).parent
 ENTRY = "leap.exits"
+KERNELS = Path("resources/kernels")
 
 
 def copy_runtime(target: Path) -> Path:
@@ -20,6 +21,8 @@ def copy_runtime(target: Path) -> Path:
         copy = target / "leap" / source.relative_to(PACKAGE)
         copy.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(source, copy)
+    # The CUDA kernel's source, which is compiled where the model is served.
+    shutil.copytree(PACKAGE / KERNELS, target / "leap" / KERNELS)
     return target / "leap"
 
 
