@@ -125,6 +125,8 @@ class LeapEncoder:
             raise ValueError(f"a model with quantize={self.quantize!r} stays on the CPU")
         self.device = wanted
         self.encoder.to(self.device)
+        for name in ("heads", "lens", "calibration"):
+            self.__dict__.pop(name, None)  # read anew on the new device
         return self
 
     @torch.inference_mode()
