@@ -40,7 +40,7 @@ def latency(
     threads: Annotated[int | None, typer.Option(help="CPU threads; PyTorch's choice if left out.")] = None,
     out: Annotated[Path | None, typer.Option(help="Where the figures go as JSON.")] = None,
 ) -> None:
-    """Time full depth, exits, checks without exits, truncation and rivals; keep the machine idle meanwhile."""
+    """Time full depth, exits, checks, truncation and rivals; keep the machine idle meanwhile."""
     import torch
 
     from leap.evaluation.latency import latency_figures

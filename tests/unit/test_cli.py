@@ -57,7 +57,7 @@ def test_a_mistake_is_one_message(project: Path, arguments: tuple[str, ...], mes
 
 
 def test_bench_latency(project: Path, make_folder: MakeFolder) -> None:
-    (project / "lines.txt").write_text("ba be\nbi bo bu\n\nba be\n")
+    (project / "lines.txt").write_text("ka be\nbi bo bu\n\nba be\n")
     options = ("--sentences", "lines.txt", "--batch", "1", "--length", "sentences", "--warmup", "0")
     options += ("--iterations", "5", "--device", "cpu", "--out", "latency.json")
     done = leap(project, "bench", "latency", str(make_folder()), *options)
