@@ -6,6 +6,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from leap.model.int8 import Int8Linear
+
 # Large enough that no cache holds it.
 READ_BYTES = 2**28
 READS = 7
@@ -16,9 +18,8 @@ def floor(layers: nn.ModuleList, device: torch.device) -> dict[str, Any]:
 
     A model that a cache holds whole can be faster than this: it says what reading from memory takes.
     """
-    # Parameters once, and the buffers of int8 layers; a shared table counts once.
-    tensors = {id(tensor): tensor for tensor in [*layers.parameters(), *layers.buffers()]}
-    weight_bytes = sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())
+    weight_bytes = sum(tensor.numel() * tensor.element_size() for tensor in layers.parameters())
+    weight_bytes += sum(module.packed_bytes for module in layers.modules() if isinstance(module, Int8Linear))
     bandwidth = measured_bandwidth(device)
     return {
         "weight_bytes": weight_bytes,

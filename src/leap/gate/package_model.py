@@ -1,6 +1,5 @@
 """A checkpoint as an MLflow model folder: code and safetensors, signature, example, pinned requirements."""
 
-import json
 import shutil
 import tempfile
 from importlib.metadata import version
@@ -9,7 +8,7 @@ from pathlib import Path
 from leap.gate.runtime_code import copy_runtime
 
 # What `leap.exits` needs to run; MLflow's own inference of this list takes tens of seconds and guesses.
-REQUIRED = ("mlflow", "numpy", "pandas", "torch", "tokenizers", "safetensors", "tqdm")
+REQUIRED = ("mlflow", "numpy", "pandas", "torch", "tokenizers", "safetensors", "tqdm", "huggingface_hub")
 EXAMPLE = ["How do I sort a list of numbers?"]
 
 
@@ -30,7 +29,9 @@ def write_model_folder(checkpoint: Path, target: Path, metadata: dict[str, str],
     from mlflow.models import ModelSignature
     from mlflow.types import ColSpec, DataType, ParamSchema, ParamSpec, Schema, TensorSpec
 
-    width = json.loads((checkpoint / "config.json").read_text())["hidden_size"]
+    from leap.model.encoder import EncoderConfig
+
+    width = EncoderConfig.load(checkpoint).width
     text, whole, real, yes_no = DataType.string, DataType.long, DataType.double, DataType.boolean
     with tempfile.TemporaryDirectory() as scratch:
         described = Path(scratch) / checkpoint.name

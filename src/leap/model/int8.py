@@ -24,7 +24,7 @@ class Int8Linear(nn.Module):
     def __init__(self, linear: nn.Linear) -> None:
         """Packs the weights of a float32 layer."""
         super().__init__()
-        self.out_features = linear.out_features
+        self.packed_bytes = linear.weight.numel()
         self.register_buffer("bias", linear.bias.detach().clone())
         self._packed = _packed(linear.weight.detach())
 
