@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
+from tiny_models import write_folder
 from tiny_settings import tiny_variant
 
 from leap.errors import UserError
@@ -24,12 +25,18 @@ LAYERS = [0, 1, 2, 3, 4, 5]
 WIDE = {"student": {"width": 16, "heads": 1, "intermediate": 32}}
 
 
+@pytest.fixture
+def teacher_folder(tmp_path: Path) -> Path:
+    """A teacher whose heads the packed kernels take, so that online, too, the step is captured."""
+    return write_folder(tmp_path / "teacher", width=32)
+
+
 class Run:
     """One training on the GPU."""
 
-    def __init__(self, root: Path, tiny_folder: Path, sentences: list[str], online: bool = False) -> None:
+    def __init__(self, root: Path, teacher_folder: Path, sentences: list[str], online: bool = False) -> None:
         self.root, self.sentences = root, sentences
-        self.teacher = LocalModel(kind="local", path=str(tiny_folder))
+        self.teacher = LocalModel(kind="local", path=str(teacher_folder))
         if online:
             write_online(root / "cache", locate(self.teacher), sentences, LAYERS, 32)
         else:
@@ -50,12 +57,18 @@ class Run:
 
 @pytest.mark.parametrize("online", [False, True])
 def test_the_captured_step_trains_like_the_plain_one(
-    tmp_path: Path, tiny_folder: Path, sentences: list[str], online: bool
+    tmp_path: Path,
+    teacher_folder: Path,
+    sentences: list[str],
+    online: bool,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    plain = Run(tmp_path / "plain", tiny_folder, sentences)
-    captured = Run(tmp_path / "captured", tiny_folder, sentences, online)
+    caplog.set_level("INFO")
+    plain = Run(tmp_path / "plain", teacher_folder, sentences, online)
+    captured = Run(tmp_path / "captured", teacher_folder, sentences, online)
     plain.train(compile=False)
     captured.train()
+    assert "one CUDA graph" in caplog.text
     assert len(plain.lines) == len(captured.lines)
     for ours, theirs in zip(plain.lines, captured.lines, strict=True):
         assert ours["loss"] == pytest.approx(theirs["loss"], rel=0.05)
@@ -64,11 +77,11 @@ def test_the_captured_step_trains_like_the_plain_one(
 
 
 def test_an_interrupted_captured_training_goes_on(
-    tmp_path: Path, tiny_folder: Path, sentences: list[str]
+    tmp_path: Path, teacher_folder: Path, sentences: list[str]
 ) -> None:
-    whole = Run(tmp_path / "whole", tiny_folder, sentences)
+    whole = Run(tmp_path / "whole", teacher_folder, sentences)
     whole.train()
-    cut = Run(tmp_path / "cut", tiny_folder, sentences)
+    cut = Run(tmp_path / "cut", teacher_folder, sentences)
 
     def stop(step: int, _: dict[str, float]) -> None:
         if step == 10:
@@ -82,8 +95,8 @@ def test_an_interrupted_captured_training_goes_on(
 
 
 def test_a_loss_that_breaks_is_named_with_its_step(
-    tmp_path: Path, tiny_folder: Path, sentences: list[str]
+    tmp_path: Path, teacher_folder: Path, sentences: list[str]
 ) -> None:
-    run = Run(tmp_path, tiny_folder, sentences)
+    run = Run(tmp_path, teacher_folder, sentences)
     with pytest.raises(UserError, match="not finite at step"):
         run.train(learning_rate=1e30)
