@@ -1,11 +1,10 @@
-"""Exits in half precision, and exits by length."""
+"""Exits in half precision."""
 
 import pytest
 import torch
 from tiny_models import MakeFolder
 
 from leap.exits import ExitRule, LeapEncoder
-from leap.exits.lengths import exits_by_length
 from leap.exits.precision import TOLERANCE, near_threshold
 from leap.exits.rules import converged
 
@@ -58,19 +57,3 @@ def test_near_threshold_by_hand() -> None:
     assert not near(torch.tensor(30.0).deg2rad().cos().item(), 1)  # layer 1 has nothing before it
     assert not near(torch.tensor(20.0).deg2rad().cos().item(), 2)  # left at layer 2 already
     assert not near(torch.tensor(5.0).deg2rad().cos().item(), 2)  # the last layer is never asked
-
-
-def test_exits_by_length_by_hand() -> None:
-    exits, tokens = torch.tensor([6, 7, 12, 12, 6]), torch.tensor([3, 8, 9, 300, 8])
-    assert exits_by_length(exits, tokens, 12, bins=(8, 16, 256)) == [
-        {
-            "from": 1,
-            "to": 8,
-            "n": 3,
-            "expected_layers": pytest.approx(19 / 3),
-            "rate": 1.0,
-            "layers": {"6": 2, "7": 1},
-        },
-        {"from": 9, "to": 16, "n": 1, "expected_layers": 12.0, "rate": 0.0, "layers": {"12": 1}},
-        {"from": 257, "to": None, "n": 1, "expected_layers": 12.0, "rate": 0.0, "layers": {"12": 1}},
-    ]
