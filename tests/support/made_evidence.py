@@ -10,10 +10,12 @@ from ruamel.yaml import YAML
 from leap.evaluation.evidence import head
 from leap.evaluation.evidence import write_evidence as write_sealed
 from leap.evaluation.per_text import write_scores
+from leap.model.encoder import EncoderConfig
 from leap.settings import Settings, parse_settings
 
 DEPTH = 4
 EMBEDDED = Path(__file__).parents[2] / "profiles" / "embedded.yaml"
+SHAPE = EncoderConfig(layers=DEPTH, width=32, heads=2, intermediate=64, vocabulary=100, positions=16)
 
 
 def made_settings(**blocks: Any) -> Settings:
@@ -28,7 +30,7 @@ def made_settings(**blocks: Any) -> Settings:
 def write_checkpoint(folder: Path, weights: bytes) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "model.safetensors").write_bytes(weights)
-    (folder / "config.json").write_text(json.dumps({"hidden_size": 32}))
+    (folder / "config.json").write_text(json.dumps(SHAPE.hugging_face()))
 
 
 def write_evidence(
