@@ -41,6 +41,7 @@ def extract(settings: Settings, _: argparse.Namespace) -> dict[str, Any]:
             min_characters=data.min_characters,
             max_characters=data.max_characters,
             max_sentences=data.max_sentences,
+            passages=data.passages,
             evaluation=evaluation_prints(evaluation_texts(similarity, retrieval, pairs, collections)),
         )
     total = {key: sum(count[key] for count in by_source.values()) for key in COUNTS}

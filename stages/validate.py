@@ -30,7 +30,7 @@ def check(settings: Settings, _: argparse.Namespace) -> dict[str, Any]:
     results = validate(
         derived(sentences, evaluation_prints(texts), tokenizer, settings.train.max_length),
         min_rows=rules.min_rows,
-        characters=(data.min_characters + 1, data.max_characters),
+        characters=(data.min_characters + 1, data.longest_text),
         min_english=rules.min_english,
         max_truncated=rules.max_truncated,
         sources=list(data.sources),

@@ -1,6 +1,7 @@
 """The sample of training sentences: clean, unique, free of evaluation texts, independent of the order."""
 
 import random
+import re
 import unicodedata
 from pathlib import Path
 
@@ -8,12 +9,16 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
 from leap.data import sentences
 from leap.data.sentences import clean, evaluation_prints, fingerprint, write_sample
 from leap.errors import UserError
+from leap.settings.data import DataSettings, PassageSettings
 
 TEXTS = [("web", f"This is the sentence with number {i} of the web.") for i in range(300)]
+
+PACKAGE = {"kind": "package", "packages": ["numpy"]}
 
 
 def sample(
@@ -22,6 +27,7 @@ def sample(
     *,
     limit: int | None = None,
     evaluation: set[int] | None = None,
+    passages: PassageSettings | None = None,
 ) -> tuple[list[tuple[str, str]], dict[str, dict[str, int]]]:
     counts = write_sample(
         texts,
@@ -31,6 +37,7 @@ def sample(
         max_characters=200,
         max_sentences=limit,
         evaluation=evaluation or set(),
+        passages=passages,
     )
     rows = pq.read_table(target).to_pylist()
     return [(row["sentence"], row["source"]) for row in rows], counts
@@ -112,6 +119,7 @@ def test_the_sample_does_not_depend_on_the_order_of_the_input(tmp_path: Path) ->
         "duplicate": 50,
         "not_sampled": 200,
         "kept": 100,
+        "passages": 0,
     }
 
 
@@ -133,3 +141,35 @@ def test_nothing_left_is_an_error_and_no_file(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"no sentence is left.*'too_short': 1"):
         sample([("web", "short")], tmp_path / "a.parquet")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_passages_join_sentences_of_one_source_that_came_before(tmp_path: Path) -> None:
+    texts = [*TEXTS, *(("book", f"a line {i} of a book without an end") for i in range(300))]
+    alone, _ = sample(texts, tmp_path / "a.parquet")
+    settings = PassageSettings(share=0.2, sentences=(2, 4))
+    rows, counts = sample(texts, tmp_path / "b.parquet", passages=settings)
+    assert [row for row in rows if row in alone] == alone
+    source_of = {text if text.endswith(".") else f"{text}.": source for text, source in alone}
+    sizes = []
+    for place, (text, source) in enumerate(rows):
+        if (text, source) not in alone:
+            before = [f"{t.rstrip('.')}." for t, s in rows[:place] if s == source and (t, s) in alone]
+            parts = re.findall(r".+?\.(?= |$)", text)
+            parts = [part.strip() for part in parts]
+            assert parts == before[-len(parts) :]
+            assert {source_of[part] for part in parts} == {source}
+            sizes.append(len(parts))
+    assert {2, 3, 4} == set(sizes)
+    assert 80 <= len(sizes) <= 160
+    assert len(sizes) == sum(count["passages"] for count in counts.values())
+    assert rows == sample(texts[::-1], tmp_path / "c.parquet", passages=settings)[0]
+
+
+def test_the_longest_text_is_that_of_a_passage() -> None:
+    data = {"folder": "x", "seed": 1, "min_characters": 1, "max_characters": 30, "sources": {"a": PACKAGE}}
+    assert DataSettings.model_validate(data).longest_text == 30
+    joined = DataSettings.model_validate({**data, "passages": {"share": 1, "sentences": [2, 3]}})
+    text = " ".join(["x" * 30 + "."] * 3)
+    assert len(text) <= joined.longest_text <= len(text) + 3
+    with pytest.raises(ValidationError, match="the least comes first"):
+        DataSettings.model_validate({**data, "passages": {"share": 1, "sentences": [3, 2]}})

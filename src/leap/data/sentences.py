@@ -12,13 +12,15 @@ from contextlib import ExitStack
 from hashlib import blake2b
 from pathlib import Path
 
+from leap.data.passages import with_passages
 from leap.data.prose import sentences
 from leap.errors import UserError
 from leap.files import whole_file
+from leap.settings.data import PassageSettings
 
 BUCKETS = 64
 ROW_GROUP = 20_000
-COUNTS = ("read", "too_short", "too_long", "evaluation", "duplicate", "not_sampled", "kept")
+COUNTS = ("read", "too_short", "too_long", "evaluation", "duplicate", "not_sampled", "kept", "passages")
 
 _CONTROLS = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 _INVISIBLE = re.compile("[\ufeff\u200b\u2060\ud800-\udfff]")  # marks, and halves of surrogate pairs
@@ -53,6 +55,7 @@ def write_sample(
     max_characters: int,
     max_sentences: int | None,
     evaluation: set[int],
+    passages: PassageSettings | None = None,
 ) -> dict[str, dict[str, int]]:
     """Writes the unique sentences longer than `min_characters` as parquet; the input's order does not matter.
 
@@ -64,9 +67,11 @@ def write_sample(
         max_characters: and not longer than this.
         max_sentences: size of the sample; None takes all.
         evaluation: fingerprints that must not be trained on.
+        passages: adds passages of the kept sentences; None adds none.
 
     Returns:
-        Counts by source: read = too_short + too_long + evaluation + duplicate + not_sampled + kept.
+        Counts by source: read = too_short + too_long + evaluation + duplicate + not_sampled + kept; the
+        passages come besides.
 
     Raises:
         UserError: nothing is left.
@@ -93,7 +98,8 @@ def write_sample(
                     order = fingerprint(text, seed)
                     files[order * BUCKETS >> 64].write(f"{order:016x}\t{source}\t{text}\n")
         unique = (row for path in buckets for row in _unique(path, counts))
-        _write(_sampled(unique, max_sentences, counts), beside)
+        rows = _sampled(unique, max_sentences, counts)
+        _write(with_passages(rows, passages, seed, counts) if passages else rows, beside)
         if not any(count["kept"] for count in counts.values()):
             raise UserError(f"no sentence is left for {target}: read, and why not kept, by source: {counts}")
     return counts

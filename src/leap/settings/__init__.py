@@ -13,10 +13,11 @@ from ruamel.yaml.error import YAMLError
 
 from leap.errors import UserError
 from leap.settings.base import Block, Name
+from leap.settings.data import DataSettings, ValidationSettings
 from leap.settings.evaluation import EvaluationSettings, LatencySettings, TrackingSettings
 from leap.settings.gate import GateSettings
 from leap.settings.monitoring import MonitoringSettings
-from leap.settings.sources import ModelSource, PairSource, RetrievalSource, TextSource
+from leap.settings.sources import ModelSource, PairSource, RetrievalSource
 from leap.settings.student import ExitSettings, Loss, StudentSettings, TrainSettings
 from leap.settings.studies import Study
 from leap.settings.variant import Variant
@@ -26,25 +27,6 @@ __all__ = ["Settings", "VariantSettings", "parse_settings", "read_settings"]
 
 # The blocks that a variant may change.
 BLOCKS = ("student", "loss", "train", "exit")
-
-
-class DataSettings(Block):
-    """Training text and where local files lie."""
-
-    folder: str = Field(min_length=1)
-    seed: int = Field(ge=0)
-    min_characters: int = Field(ge=1)
-    max_characters: int = Field(ge=21)
-    max_sentences: int | None = Field(default=None, ge=100)
-    sources: Annotated[dict[Name, TextSource], Field(min_length=1)]
-
-
-class ValidationSettings(Block):
-    """What Great Expectations demands of the extracted sentences."""
-
-    min_rows: int = Field(ge=1)
-    min_english: float = Field(ge=0, le=1)
-    max_truncated: float = Field(ge=0, le=1)
 
 
 class VariantSettings(Block):
