@@ -75,8 +75,10 @@ bench: setup ## measure training and encoding on this machine, after make demo
 	python benchmarks/training.py
 	python benchmarks/encoding.py
 
-gpu-run: ## run the stages that need a GPU without DVC and MLflow (params.yaml: leap profile gpu)
-	python3 scripts/run_stages.py --only extract,cache_teacher,train,diagnose,evaluate_sts,evaluate_retrieval,benchmark_latency
+gpu-run: ## run the stages that need a GPU without DVC and MLflow (params.yaml: leap profile gpu; DEVICES=0,1)
+	python3 scripts/run_stages.py --only extract,cache_teacher
+	python3 scripts/run_stages.py --only train,diagnose,evaluate_sts,evaluate_retrieval --devices "$(DEVICES)"
+	python3 scripts/run_stages.py --only benchmark_latency
 
 clean: ## remove results and the environment, keep DVC's cache
 	rm -rf .venv data models evaluations verdicts reports mlruns studies/work studies/plots studies/metrics studies/*.json
