@@ -126,7 +126,7 @@ class Bench:
             encoder, _ = start_student(student, self.located.folder, self.counts, 1)
             path = Path(folder) / "student"
             path.mkdir()
-            rule = ExitRule(**self.variant.exit.model_dump())
+            rule = ExitRule(**self.variant.exit.rule())
             save_student(encoder, path, self.tokenizer_folder, self.variant.train.max_length, rule)
             model = SentenceTransformer(str(path), device=str(device))
             arguments = Arguments(

@@ -2,7 +2,8 @@
 
 python stages/extract.py
 
-Writes data/similarity/, data/retrieval/, data/sentences.parquet and data/extract.json.
+Writes data/similarity/, data/retrieval/, data/sentences.parquet, data/held_out.parquet (same form, for
+calibration) and data/extract.json.
 """
 
 import argparse
@@ -42,6 +43,7 @@ def extract(settings: Settings, _: argparse.Namespace) -> dict[str, Any]:
             max_characters=data.max_characters,
             max_sentences=data.max_sentences,
             passages=data.passages,
+            held_out=(data.held_out, DATA / "held_out.parquet"),
             evaluation=evaluation_prints(evaluation_texts(similarity, retrieval, pairs, collections)),
         )
     total = {key: sum(count[key] for count in by_source.values()) for key in COUNTS}

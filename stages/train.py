@@ -2,9 +2,10 @@
 
     python stages/train.py --variant leap --seed 1
 
-Reads data/sentences.parquet and data/teacher/. Writes models/<variant>-<seed>/ (a sentence-transformers
-folder with leap.json) and evaluations/<variant>-<seed>/training/ (history.jsonl, training.json). Ctrl-C or
-SIGTERM saves the state and leaves; the same command goes on where it stopped.
+Reads data/sentences.parquet, data/held_out.parquet and data/teacher/. Writes models/<variant>-<seed>/ (a
+sentence-transformers folder with leap.json, and calibration.json for strategy calibrated) and
+evaluations/<variant>-<seed>/training/ (history.jsonl, training.json). Ctrl-C or SIGTERM saves the state and
+leaves; the same command goes on where it stopped.
 
 With `train.processes` above 1 the stage starts itself anew under torchrun. On several machines start it so
 yourself on each, on a shared folder:
@@ -19,6 +20,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from leap.calibration.held_out import calibrate_student, check_held_out
 from leap.data.corpus import read_sentences
 from leap.exits.encoder import resolve_device
 from leap.settings import Settings, VariantSettings
@@ -32,6 +34,9 @@ def main(settings: Settings, arguments: argparse.Namespace) -> dict[str, Any]:
     variant, seed = settings.variant(arguments.variant), arguments.seed
     folder = Path("models") / f"{variant.name}-{seed}"
     record = Path("evaluations") / f"{variant.name}-{seed}" / "training"
+    held_out = read_sentences(Path("data/held_out.parquet"))
+    if variant.exit.calibration is not None:
+        check_held_out(held_out, variant.exit.calibration)
     if variant.checkpoint is not None:
         result = take_over(variant, folder, record)
     else:
@@ -41,6 +46,7 @@ def main(settings: Settings, arguments: argparse.Namespace) -> dict[str, Any]:
             result = _train(settings, variant, seed, folder, record, ranks)
         if not ranks.first:
             return {"stage": "train", "rank": ranks.rank, **result}
+    calibrate_student(folder, held_out, variant.exit.calibration, variant.train.device)
     log_checkpoint(settings, variant.name, seed)
     return {"stage": "train", "variant": variant.name, "seed": seed, **result}
 

@@ -8,6 +8,7 @@ from temporary_repository import Repository
 
 TINY = (
     "data.max_sentences=400",
+    "data.held_out=0.45",
     "data.sources.docstrings.packages=[sqlalchemy]",
     "retrieval.docstrings.packages=[sqlalchemy]",
     "retrieval.docstrings.queries=30",

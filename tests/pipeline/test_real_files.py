@@ -26,6 +26,8 @@ def summary(tmp_path_factory: pytest.TempPathFactory) -> dict[str, object]:
     changes = (
         f"data.folder={Path(folder).resolve()}",
         "data.max_sentences=400",
+        "data.held_out=0.0",
+        "exit.calibration=null",
         "data.sources={mrpc: {kind: local, path: sentences/mrpc.parquet, columns: [sentence1, sentence2]}}",
         "validation.min_rows=400",
         "retrieval={scifact: {kind: local, path: beir/scifact}}",

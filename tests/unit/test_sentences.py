@@ -28,6 +28,7 @@ def sample(
     limit: int | None = None,
     evaluation: set[int] | None = None,
     passages: PassageSettings | None = None,
+    held_out: tuple[float, Path] | None = None,
 ) -> tuple[list[tuple[str, str]], dict[str, dict[str, int]]]:
     counts = write_sample(
         texts,
@@ -38,6 +39,7 @@ def sample(
         max_sentences=limit,
         evaluation=evaluation or set(),
         passages=passages,
+        held_out=held_out,
     )
     rows = pq.read_table(target).to_pylist()
     return [(row["sentence"], row["source"]) for row in rows], counts
@@ -117,6 +119,7 @@ def test_the_sample_does_not_depend_on_the_order_of_the_input(tmp_path: Path) ->
         "too_long": 0,
         "evaluation": 0,
         "duplicate": 50,
+        "held_out": 0,
         "not_sampled": 200,
         "kept": 100,
         "passages": 0,
@@ -173,3 +176,18 @@ def test_the_longest_text_is_that_of_a_passage() -> None:
     assert len(text) <= joined.longest_text <= len(text) + 3
     with pytest.raises(ValidationError, match="the least comes first"):
         DataSettings.model_validate({**data, "passages": {"share": 1, "sentences": [3, 2]}})
+
+
+def test_a_share_is_held_out_of_the_sample(tmp_path: Path) -> None:
+    aside = tmp_path / "held_out.parquet"
+    rows, counts = sample(TEXTS, tmp_path / "a.parquet", limit=100, held_out=(0.25, aside))
+    held_out = [(row["sentence"], row["source"]) for row in pq.read_table(aside).to_pylist()]
+    assert len(rows) == counts["web"]["kept"] == 100
+    assert 20 <= len(held_out) == counts["web"]["held_out"] <= 50
+    assert not set(rows) & set(held_out)
+    count = counts["web"]
+    assert count["read"] == count["kept"] + count["held_out"] + count["not_sampled"] == 300
+    whole = sample(TEXTS, tmp_path / "b.parquet", held_out=(0.25, aside))[0]
+    assert whole[:100] == rows
+    sample(TEXTS, tmp_path / "c.parquet", held_out=(0.0, aside))
+    assert pq.read_table(aside).num_rows == 0

@@ -74,7 +74,7 @@ def calibrate(
     """
     demand.check()
     unique = list(dict.fromkeys(sentences))
-    least = 3 * fewest(demand.risk, (1 - demand.confidence) / 2)
+    least = needed_sentences(demand)
     if len(unique) < least:
         raise UserError(
             f"{len(unique)} different sentences are too few: risk {demand.risk} at confidence "
@@ -94,6 +94,11 @@ def calibrate(
     split = Parts(*(measured.at(rows) for rows in parts))
     calibration, outcome = certified(split, model.rule.patience, demand, with_lens)
     return Calibrated(calibration, lens, report(demand, split, calibration, outcome))
+
+
+def needed_sentences(demand: Demand) -> int:
+    """The fewest different sentences that `calibrate` takes: a third of them tests, at half the level."""
+    return 3 * fewest(demand.risk, (1 - demand.confidence) / 2)
 
 
 def calibrate_folder(

@@ -4,13 +4,15 @@ Texts go to buckets on disk by a keyed hash of their normalised form, so that eq
 and the buckets in turn are the seeded order: memory holds one bucket, however many texts come in.
 """
 
+import random
 import re
 import tempfile
 import unicodedata
 from collections.abc import Iterable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from hashlib import blake2b
 from pathlib import Path
+from typing import Any
 
 from leap.data.passages import with_passages
 from leap.data.prose import sentences
@@ -20,7 +22,10 @@ from leap.settings.data import PassageSettings
 
 BUCKETS = 64
 ROW_GROUP = 20_000
-COUNTS = ("read", "too_short", "too_long", "evaluation", "duplicate", "not_sampled", "kept", "passages")
+COUNTS = (
+    *("read", "too_short", "too_long", "evaluation", "duplicate", "held_out", "not_sampled", "kept"),
+    "passages",
+)
 
 _CONTROLS = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 _INVISIBLE = re.compile("[\ufeff\u200b\u2060\ud800-\udfff]")  # marks, and halves of surrogate pairs
@@ -56,6 +61,7 @@ def write_sample(
     max_sentences: int | None,
     evaluation: set[int],
     passages: PassageSettings | None = None,
+    held_out: tuple[float, Path] | None = None,
 ) -> dict[str, dict[str, int]]:
     """Writes the unique sentences longer than `min_characters` as parquet; the input's order does not matter.
 
@@ -68,10 +74,11 @@ def write_sample(
         max_sentences: size of the sample; None takes all.
         evaluation: fingerprints that must not be trained on.
         passages: adds passages of the kept sentences; None adds none.
+        held_out: this share of the sentences goes to the second file instead.
 
     Returns:
-        Counts by source: read = too_short + too_long + evaluation + duplicate + not_sampled + kept; the
-        passages come besides.
+        Counts by source: read = too_short + too_long + evaluation + duplicate + held_out + not_sampled +
+        kept; the passages come besides.
 
     Raises:
         UserError: nothing is left.
@@ -80,10 +87,11 @@ def write_sample(
     with (
         whole_file(target) as beside,
         tempfile.TemporaryDirectory(dir=target.parent, prefix=".buckets.") as folder,
+        ExitStack() as stack,
     ):
         buckets = [Path(folder) / f"{i:02d}" for i in range(BUCKETS)]
-        with ExitStack() as stack:
-            files = [stack.enter_context(path.open("w", encoding="utf-8", newline="\n")) for path in buckets]
+        with ExitStack() as opened:
+            files = [opened.enter_context(path.open("w", encoding="utf-8", newline="\n")) for path in buckets]
             for source, raw in texts:
                 count = counts.setdefault(source, dict.fromkeys(COUNTS, 0))
                 count["read"] += 1
@@ -97,9 +105,13 @@ def write_sample(
                 else:
                     order = fingerprint(text, seed)
                     files[order * BUCKETS >> 64].write(f"{order:016x}\t{source}\t{text}\n")
+        share, aside = held_out or (0.0, None)
+        kept = stack.enter_context(_Rows.to(beside))
+        other = stack.enter_context(_Rows.to(stack.enter_context(whole_file(aside)))) if aside else None
         unique = (row for path in buckets for row in _unique(path, counts))
-        rows = _sampled(unique, max_sentences, counts)
-        _write(with_passages(rows, passages, seed, counts) if passages else rows, beside)
+        rows = _sampled(unique, max_sentences, share, seed, other, counts)
+        for row in with_passages(rows, passages, seed, counts) if passages else rows:
+            kept.add(row)
         if not any(count["kept"] for count in counts.values()):
             raise UserError(f"no sentence is left for {target}: read, and why not kept, by source: {counts}")
     return counts
@@ -120,32 +132,54 @@ def _unique(path: Path, counts: dict[str, dict[str, int]]) -> Iterator[tuple[str
 
 
 def _sampled(
-    unique: Iterable[tuple[str, str]], limit: int | None, counts: dict[str, dict[str, int]]
+    unique: Iterable[tuple[str, str]],
+    limit: int | None,
+    held_out: float,
+    seed: int,
+    aside: "_Rows | None",
+    counts: dict[str, dict[str, int]],
 ) -> Iterator[tuple[str, str]]:
-    for i, (text, source) in enumerate(unique):
-        if limit is not None and i >= limit:
+    generator, taken = random.Random(seed), 0
+    for text, source in unique:
+        if limit is not None and taken >= limit:
             counts[source]["not_sampled"] += 1
+        elif aside is not None and generator.random() < held_out:
+            counts[source]["held_out"] += 1
+            aside.add((text, source))
         else:
             counts[source]["kept"] += 1
+            taken += 1
             yield text, source
 
 
-def _write(rows: Iterable[tuple[str, str]], target: Path) -> None:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
+class _Rows:
+    """A parquet file of sentences and their sources that is written a row group at a time."""
 
-    schema = pa.schema([("sentence", pa.string()), ("source", pa.string())])
-    with pq.ParquetWriter(target, schema, compression="zstd") as writer:
-        batch: list[tuple[str, str]] = []
+    def __init__(self, writer: Any, schema: Any) -> None:
+        self._writer, self._schema = writer, schema
+        self._batch: list[tuple[str, str]] = []
 
-        def flush() -> None:
-            columns = [list(column) for column in zip(*batch, strict=True)]
-            writer.write_table(pa.table(columns, schema=schema))
-            batch.clear()
+    @classmethod
+    @contextmanager
+    def to(cls, path: Path) -> Iterator["_Rows"]:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
 
-        for row in rows:
-            batch.append(row)
-            if len(batch) == ROW_GROUP:
-                flush()
-        if batch:
-            flush()
+        schema = pa.schema([("sentence", pa.string()), ("source", pa.string())])
+        with pq.ParquetWriter(path, schema, compression="zstd") as writer:
+            rows = cls(writer, schema)
+            yield rows
+            rows._flush()
+
+    def add(self, row: tuple[str, str]) -> None:
+        self._batch.append(row)
+        if len(self._batch) == ROW_GROUP:
+            self._flush()
+
+    def _flush(self) -> None:
+        import pyarrow as pa
+
+        if self._batch:
+            columns = [list(column) for column in zip(*self._batch, strict=True)]
+            self._writer.write_table(pa.table(columns, schema=self._schema))
+            self._batch.clear()

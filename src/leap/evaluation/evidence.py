@@ -112,7 +112,7 @@ def loaded_code() -> dict[str, str]:
 
 def exit_rule(settings: Settings, variant: str) -> dict[str, Any]:
     """The variant's exit settings as evidence names them."""
-    return settings.variant(variant).exit.model_dump(include={"threshold", "min_layer", "patience"})
+    return settings.variant(variant).exit.rule()
 
 
 def checkpoint_hash(folder: Path) -> str:

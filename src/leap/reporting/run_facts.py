@@ -28,7 +28,7 @@ def run_facts(settings: Settings, project: Path = Path()) -> dict[str, Any]:
             "sha256": cached or teacher.get("sha256"),
         },
         "data": counts(read_json(extract, "dvc repro")) if extract.is_file() else None,
-        "exit": settings.exit.model_dump(),
+        "exit": settings.exit.rule(),
     }
 
 

@@ -98,6 +98,8 @@ class Settings(Block):
             name = getattr(self.gate, key)
             if name not in self.variants:
                 found.append(f"gate.{key}: {name!r} is not a block of variants ({', '.join(self.variants)})")
+        if self.exit.calibration is not None and not self.data.held_out:
+            found.append("exit.calibration: it needs sentences, but data.held_out is 0")
         for key, check in self.gate.checks.items():
             block, name = check.data_set() or ("", "")
             if block and name not in getattr(self, block):

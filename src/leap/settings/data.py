@@ -31,6 +31,8 @@ class DataSettings(Block):
     max_characters: int = Field(ge=21)
     max_sentences: int | None = Field(default=None, ge=100)
     passages: PassageSettings | None = None
+    # This share of the sentences calibrates exits and trains nothing.
+    held_out: float = Field(default=0.0, ge=0, le=0.5)
     sources: Annotated[dict[Name, TextSource], Field(min_length=1)]
 
     @property

@@ -1,6 +1,6 @@
 """The student: its shape, how it starts, its objective and its training (paper, Appendix L)."""
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -136,10 +136,24 @@ class TrainSettings(Block):
     heads: bool = False
 
 
+class CalibrationSettings(Block):
+    """What calibrated exits must hold: at most the share `risk` of the exited vectors below `floor`."""
+
+    floor: Annotated[float, Field(gt=-1.0, le=1.0)]
+    risk: Annotated[float, Field(gt=0.0, lt=1.0)]
+    confidence: Annotated[float, Field(gt=0.0, lt=1.0)]
+
+
 class ExitSettings(Block):
-    """The deployable exit rule (Algorithm 1): theta, l_min and k."""
+    """The deployable exit rule (Algorithm 1): theta, l_min and k; and the calibrated thresholds beside it."""
 
     # Above 1 would never exit by rounding luck alone; full depth has its own strategy.
     threshold: Annotated[float, Field(ge=-1.0, le=1.0)]
     min_layer: int = Field(ge=1)
     patience: int = Field(ge=1)
+    # Thresholds for strategy `calibrated`, tested on data.held_out; none are made if null.
+    calibration: CalibrationSettings | None = None
+
+    def rule(self) -> dict[str, Any]:
+        """The arguments of `leap.exits.rules.ExitRule`."""
+        return self.model_dump(include={"threshold", "min_layer", "patience"})

@@ -57,7 +57,7 @@ def one_student(
 ) -> dict[str, Any]:
     """Everything of one model: where it is from, the usual figures, and what the study asks beside them."""
     chosen, block = settings.evaluation, settings.study(study)
-    rule = ExitRule(**student.variant.exit.model_dump(include={"threshold", "min_layer", "patience"}))
+    rule = ExitRule(**student.variant.exit.rule())
     try:
         rule.check_depth(model.depth)
     except ValueError as error:

@@ -70,7 +70,7 @@ def train_student(
     Raises:
         UserError: the start does not fit, the cache is another's, or a loss is not finite.
     """
-    rule = ExitRule(**variant.exit.model_dump())
+    rule = ExitRule(**variant.exit.rule())
     identity = _identity(variant, seed, cache_folder)
     kept = _kept(folder, record_folder, identity)
     if kept is not None:
@@ -127,7 +127,7 @@ def take_over(variant: VariantSettings, folder: Path, record_folder: Path) -> di
     """
     assert variant.checkpoint is not None
     located = locate(variant.checkpoint)
-    rule = ExitRule(**variant.exit.model_dump())
+    rule = ExitRule(**variant.exit.rule())
     try:
         rule.check_depth(EncoderConfig.load(located.folder).layers)
     except ValueError as error:
