@@ -156,7 +156,7 @@ def diagnose() -> dict[str, Any]:
             for tokens in ([1, 8], [9, 16])
         ],
         "strategies": [
-            {"strategy": name, "deployable": name != "near_final", **point(layers)}
+            {"strategy": name, "deployable": name != "near_final", **point(layers), **GAINED}
             for name, layers in (
                 ("converged", 3.1),
                 ("patience_2", 3.4),
@@ -199,6 +199,9 @@ SWEPT = {
     "passes": True,
     "efficient": True,
 }
+
+
+GAINED = {"spearman_gain": 0.001, "similarity_gain": 0.002, "nn_at_10_gain": -0.003}
 
 
 def gains(figure: str, gain: float, ceiling: float) -> dict[str, Any]:

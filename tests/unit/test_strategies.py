@@ -106,6 +106,19 @@ def test_the_judge_by_its_slow_twin() -> None:
     assert "spearman" not in Judge(KeptNeighbours(pooled, 5))(exits)
 
 
+def test_gains_are_against_the_model_cut_at_the_same_depth() -> None:
+    pooled = random_pooled()
+    judge = Judge(KeptNeighbours(pooled, 5))
+    mixed = judge(torch.tensor([2, 3, 4, 6] * 10))
+    third, fourth = (judge(torch.full((40,), layer)) for layer in (3, 4))
+    assert judge.gains(third) == {"similarity_gain": 0.0, "nn_at_10_gain": 0.0}
+    expected = {
+        f"{name}_gain": mixed[name] - (0.25 * third[name] + 0.75 * fourth[name])
+        for name in ("similarity", "nn_at_10")
+    }
+    assert judge.gains(mixed) == pytest.approx(expected, abs=1e-8)
+
+
 def test_kept_neighbours_computes_a_choice_once(monkeypatch: pytest.MonkeyPatch) -> None:
     kept = KeptNeighbours(random_pooled(), 5)
     first = kept(3)

@@ -64,7 +64,7 @@ def strategy_rows(
     settings: EvaluationSettings,
     own: Mapping[str, Strategy] | None = None,
 ) -> list[dict[str, Any]]:
-    """A row a strategy: its name, whether it can be deployed, and the judge's figures.
+    """A row a strategy: its name, whether it can be deployed, and the judge's figures and gains.
 
     `by_tokens` is `converged` with a threshold for each length, chosen on the other half of the sentences; it
     is left out where there are too few.
@@ -74,8 +74,9 @@ def strategy_rows(
     if fitted is not None:
         chosen[BY_TOKENS] = fitted
     return [
-        {"strategy": name, "deployable": name != "near_final", **judge(exits)}
+        {"strategy": name, "deployable": name != "near_final", **figures, **judge.gains(figures)}
         for name, exits in chosen.items()
+        for figures in (judge(exits),)
     ]
 
 

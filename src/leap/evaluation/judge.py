@@ -1,15 +1,19 @@
 """Any choice of exit layers, judged on pooled layers that are there already: no forward pass."""
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from leap.evaluation.layers import interpolated
 from leap.evaluation.neighbours import KeptNeighbours
 from leap.evaluation.spearman import Array, spearman
 from leap.exits.rules import at_layers
+
+GAINED = ("similarity", "nn_at_10", "spearman")
 
 
 @dataclass(frozen=True)
@@ -65,6 +69,30 @@ class Judge:
         correlation = self._spearman(exits)
         quality = correlation / self._full if self._full > 0 else None
         return {**figures, "spearman": correlation, "quality": quality}
+
+    def gains(self, figures: dict[str, Any]) -> dict[str, float]:
+        """What a choice of layers wins over cutting the same model at the same expected depth.
+
+        Args:
+            figures: of one choice, from this judge.
+
+        Returns:
+            similarity_gain, nn_at_10_gain and with pairs spearman_gain; 0 where nothing adapts.
+        """
+        depth = figures["expected_layers"]
+        return {
+            # Sums of the same numbers in another order differ in their last bit.
+            f"{name}_gain": round(figures[name] - interpolated([row[name] for row in self._cut], depth), 9)
+            + 0.0
+            for name in GAINED
+            if name in figures
+        }
+
+    @cached_property
+    def _cut(self) -> list[dict[str, Any]]:
+        """The figures of the model cut at each layer, L rows."""
+        rows = self._pooled.shape[1]
+        return [self(torch.full((rows,), layer)) for layer in range(1, len(self._pooled))]
 
     def _spearman(self, exits: Tensor) -> float:
         assert self._pairs is not None
