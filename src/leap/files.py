@@ -51,7 +51,7 @@ def write_json(target: Path, content: Any) -> None:
 
 
 def write_sealed(target: Path, content: dict[str, Any]) -> None:
-    """Writes a JSON object with `seal`, the sha256 of all else, so that a later change shows when it is read."""
+    """Writes a JSON object with `seal`, the sha256 of all else: a later change shows when it is read."""
     plain = json.loads(json.dumps(content, allow_nan=False))  # as it will be read: keys are text
     write_json(target, {**plain, "seal": seal(plain)})
 
@@ -64,9 +64,7 @@ def read_json(path: Path, made_by: str) -> Any:
     """
     content = read_json_as_it_is(path, made_by)
     if isinstance(content, dict) and was_changed(content):
-        raise UserError(
-            f"{path} {CHANGED}, by hand or by damage: delete it and run `{made_by}` again"
-        )
+        raise UserError(f"{path} {CHANGED}, by hand or by damage: delete it and run `{made_by}` again")
     return content
 
 

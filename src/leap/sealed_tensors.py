@@ -16,7 +16,7 @@ from torch import Tensor
 from leap.files import sha256_of_json
 
 
-class Damaged(ValueError):
+class DamagedError(ValueError):
     """A file that is not what was written; the message says in what way."""
 
 
@@ -37,7 +37,7 @@ def load_sealed(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     """Reads what `save_sealed` wrote: the tensors on the CPU, and the metadata.
 
     Raises:
-        Damaged: the file is cut, changed, or was not written by `save_sealed`.
+        DamagedError: the file is cut, changed, or was not written by `save_sealed`.
         OSError: it cannot be read at all.
     """
     try:
@@ -45,12 +45,12 @@ def load_sealed(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
             notes = dict(file.metadata() or {})
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - no mapping
     except SafetensorError as error:
-        raise Damaged(f"it is not a whole safetensors file ({error})") from None
+        raise DamagedError(f"it is not a whole safetensors file ({error})") from None
     expected = notes.pop("content", None)
     if expected is None:
-        raise Damaged("it does not carry the hash of its content")
+        raise DamagedError("it does not carry the hash of its content")
     if _digest(tensors, notes) != expected:
-        raise Damaged("it was changed after it was written: its hash does not fit its content")
+        raise DamagedError("it was changed after it was written: its hash does not fit its content")
     return tensors, notes
 
 

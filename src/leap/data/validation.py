@@ -67,9 +67,9 @@ def _letters(text: str) -> float:
 
 
 def _longer(texts: list[str], tokenizer: Path, max_length: int) -> list[bool]:
-    from tokenizers import Tokenizer
+    from leap.model.tokenizer import read_tokenizer
 
-    loaded = Tokenizer.from_file(str(tokenizer))
+    loaded = read_tokenizer(tokenizer)
     loaded.no_truncation()
     loaded.no_padding()
     return [

@@ -22,7 +22,7 @@ from torch import Tensor
 import leap.model
 from leap.exits import LeapEncoder, rules
 from leap.files import sha256_of, sha256_of_json, whole_file
-from leap.sealed_tensors import Damaged, load_sealed, save_sealed
+from leap.sealed_tensors import DamagedError, load_sealed, save_sealed
 
 # Beside the other data, in a folder that git ignores.
 FOLDER = Path("data/vectors")
@@ -141,7 +141,7 @@ def _read(path: Path) -> Vectors | None:
         found, _ = load_sealed(path)
     except FileNotFoundError:
         return None
-    except (OSError, Damaged) as error:
+    except (OSError, DamagedError) as error:
         logger.warning("%s is damaged (%s): it is deleted and encoded anew", path, error)
         path.unlink(missing_ok=True)
         return None

@@ -13,7 +13,7 @@ from typing import Any
 import leap
 from leap.environment import environment
 from leap.errors import UserError
-from leap.files import CHANGED, read_json_as_it_is, seal, sha256_of, was_changed, write_sealed
+from leap.files import CHANGED, read_json_as_it_is, sha256_of, was_changed, write_sealed
 from leap.settings import Settings
 
 WEIGHTS = "model.safetensors"
@@ -178,9 +178,7 @@ def read_evidence(
         checkpoint = checkpoint_hash(folder) if complete or (folder / WEIGHTS).is_file() else None
     rule = exit_rule(settings, variant)
     files = evidence_files(variant, seed, settings, root)
-    found = {
-        name: read_evidence_file(path) for name, path in files.items() if complete or path.is_file()
-    }
+    found = {name: read_evidence_file(path) for name, path in files.items() if complete or path.is_file()}
     refuse_changed({files[name]: content for name, content in found.items()})
     for name, content in found.items():
         checkpoint = checkpoint or content.get("checkpoint")

@@ -43,7 +43,8 @@ def read_scores(path: Path) -> dict[str, Column]:
     evidence = path.with_suffix(".json")
     if read_json(evidence, "dvc repro").get("scores") != sha256_of(path):
         raise UserError(
-            f"{path} is not the table that {evidence} was written with: delete both, `dvc repro` measures anew"
+            f"{path} is not the table that {evidence} was written with: delete both, `dvc repro` measures "
+            "anew"
         )
     try:
         table = pq.ParquetFile(path).read()

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from leap.errors import UserError
 from leap.files import sha256_of, whole_file
-from leap.sealed_tensors import Damaged, load_sealed, save_sealed
+from leap.sealed_tensors import DamagedError, load_sealed, save_sealed
 
 WEIGHTS = "model.safetensors"
 
@@ -36,7 +36,7 @@ def load_bound(path: Path, shapes: dict[str, tuple[int, ...]], made_by: str) -> 
         raise UserError(f"{path} is missing: {made_by}")
     try:
         tensors, metadata = load_sealed(path)
-    except Damaged as error:
+    except DamagedError as error:
         raise UserError(f"{path} is damaged, {error}: {made_by}") from None
     check_weights(path, metadata.get("weights"), made_by)
     found = {name: tuple(tensor.shape) for name, tensor in tensors.items()}

@@ -372,9 +372,9 @@ def read_rule(folder: Path, depth: int) -> ExitRule:
     if not path.exists():
         return ExitRule(PAPER_RULE.threshold, min(PAPER_RULE.min_layer, depth), PAPER_RULE.patience)
     try:
-        rule = ExitRule(**json.loads(path.read_text())["exit"])
+        rule = ExitRule(**json.loads(path.read_text(encoding="utf-8"))["exit"])
         rule.check_depth(depth)
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise UserError(f"{path} does not hold an exit rule for {depth} layers: {error}") from None
     return rule
 

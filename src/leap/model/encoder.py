@@ -21,7 +21,11 @@ from leap.model.families import BERT, FAMILIES, Family
 from leap.model.pooling import Pooling, read_pooling
 from leap.model.relative import RelativeBias
 from leap.model.weights import (
-    check_depth, check_shapes, from_hugging_face, read_weights, to_hugging_face
+    check_depth,
+    check_shapes,
+    from_hugging_face,
+    read_weights,
+    to_hugging_face,
 )  # fmt: skip
 
 PLAIN_ATTENTION = 64

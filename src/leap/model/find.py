@@ -12,8 +12,8 @@ from leap.sums import check_sums
 
 WEIGHTS = "model.safetensors"
 HUB_FILES = ("*.json", "*.txt", "*.model", "1_Pooling/*", WEIGHTS)
-# What SHA256SUMS of a model folder leaves out: the exit rule may be set by hand, the card comes later, and the
-# others name the weights that they were made for and carry hashes of their own.
+# What SHA256SUMS of a model folder leaves out: the exit rule may be set by hand, the card comes later, and
+# the others name the weights that they were made for and carry hashes of their own.
 CHANGING = ("leap.json", "README.md", "calibration.json", "lens.safetensors", "heads.safetensors")
 # As in sentence-transformers, a name without its owner is one of theirs.
 DEFAULT_OWNER = "sentence-transformers"
@@ -91,7 +91,9 @@ def check_files(folder: Path) -> None:
             "m = 'OLD FOLDER OR REPOSITORY'; AutoModel.from_pretrained(m).save_pretrained('NEW FOLDER'); "
             "T.from_pretrained(m).save_pretrained('NEW FOLDER')\""
         )
-    check_sums(folder, f"train or copy the model again, or delete {SUMS} if you changed the folder on purpose")
+    check_sums(
+        folder, f"train or copy the model again, or delete {SUMS} if you changed the folder on purpose"
+    )
 
 
 def _check_record(package: str, files: list[PackagePath]) -> None:
@@ -108,7 +110,7 @@ def _check_record(package: str, files: list[PackagePath]) -> None:
 
 
 def _record_hash(path: Path) -> str:
-    """As in RECORD: base64 of the sha256 without padding (packaging.python.org, "Recording installed projects")."""
+    """As in RECORD: base64 of the sha256 without padding (packaging.python.org, "Recording projects")."""
     return urlsafe_b64encode(bytes.fromhex(sha256_of(path))).rstrip(b"=").decode()
 
 

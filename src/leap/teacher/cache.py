@@ -13,7 +13,12 @@ from torch import Tensor
 from leap.errors import UserError
 from leap.exits.encoder import resolve_device
 from leap.files import (
-    read_json, sha256_of, sha256_of_sentences, was_changed, whole_file, write_sealed
+    read_json,
+    sha256_of,
+    sha256_of_sentences,
+    was_changed,
+    whole_file,
+    write_sealed,
 )  # fmt: skip
 from leap.model.batches import by_length
 from leap.model.encoder import Encoder, EncoderConfig
@@ -56,9 +61,10 @@ def build_cache(
     tokenizer = SentenceTokenizer(teacher.folder, max_length)
     identity = identity_of(teacher, sentences, layers, max_length)
     folder.mkdir(parents=True, exist_ok=True)
-    if _begin(folder, identity):
+    whole = _begin(folder, identity)
+    if whole is not None:
         log.info("the teacher cache is whole: nothing to compute")
-        return dict(read_json(folder / "manifest.json", "dvc repro cache_teacher"))
+        return whole
     rows = _rows_per_shard(len(sentences), len(layers) * encoder.config.width * 2)
     starts = range(0, len(sentences), rows)
     shards = []
@@ -162,23 +168,23 @@ def check_mean_pooling(folder: Path) -> None:
         )
 
 
-def _begin(folder: Path, identity: dict[str, Any]) -> bool:
-    """Whether the cache is whole already; else keeps only shards of the same identity."""
+def _begin(folder: Path, identity: dict[str, Any]) -> dict[str, Any] | None:
+    """The manifest of a cache that is whole already; else keeps only shards of the same identity."""
     manifest, building = folder / "manifest.json", folder / "building.json"
     found = _as_written(manifest)
     if found is not None:
-        shards = found.pop("shards")
-        if found == identity and all(_holds(folder, shard) for shard in shards):
-            return True
+        made_from = {key: value for key, value in found.items() if key != "shards"}
+        if made_from == identity and all(_holds(folder, shard) for shard in found["shards"]):
+            return found
     if _as_written(building) != identity:
         for path in (*folder.glob("shard-*"), manifest):
             path.unlink(missing_ok=True)
         write_sealed(building, identity)
-    return False
+    return None
 
 
 def _as_written(path: Path) -> dict[str, Any] | None:
-    """The content of one of the cache's own JSON files; None where it is missing or damaged: it is made anew."""
+    """The content of one of the cache's own JSON files; None where it is missing or damaged."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:

@@ -12,7 +12,7 @@ from torch import Tensor
 from leap.files import sha256_of_json, sha256_of_sentences, whole_file
 from leap.model.batches import Batch, grouped
 from leap.model.tokenizer import SentenceTokenizer
-from leap.sealed_tensors import Damaged, load_sealed, save_sealed
+from leap.sealed_tensors import DamagedError, load_sealed, save_sealed
 
 log = logging.getLogger(__name__)
 
@@ -53,12 +53,14 @@ class TokenizedText:
         path = folder / f"{key}.safetensors"
         try:
             found, _ = load_sealed(path)
-        except (OSError, Damaged) as error:
+        except (OSError, DamagedError) as error:
             if not isinstance(error, FileNotFoundError):
                 log.warning("%s is damaged (%s): the text is tokenized anew", path, error)
             text = cls.of(sentences, tokenizer)
             with whole_file(path) as beside:
-                save_sealed({"ids": torch.from_numpy(text._ids), "lengths": torch.from_numpy(text.lengths)}, beside)
+                save_sealed(
+                    {"ids": torch.from_numpy(text._ids), "lengths": torch.from_numpy(text.lengths)}, beside
+                )
             return text
         return cls(found["ids"].numpy(), found["lengths"].numpy())
 
