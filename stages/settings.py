@@ -2,9 +2,10 @@
 
 python stages/settings.py
 
-DVC makes names of variants and data sets parts of paths, and empties a stage's outputs before its command runs:
-a name such as `../x` must be refused before any other stage begins. So this stage reads all settings, and every
-other stage comes after it. Its output never changes, so that a changed setting re-runs only what depends on it.
+DVC makes names of variants and data sets parts of paths, and empties a stage's outputs before its command
+runs: a name such as `../x` must be refused before any other stage begins. So this stage reads all settings,
+and every other stage comes after it. Its output never changes, so a changed setting re-runs only what depends
+on it.
 """
 
 import argparse

@@ -129,7 +129,7 @@ def _write(rows: Iterable[tuple[str, str]], target: Path) -> None:
     import pyarrow.parquet as pq
 
     schema = pa.schema([("sentence", pa.string()), ("source", pa.string())])
-    with pq.ParquetWriter(target, schema, compression="zstd") as writer:
+    with pq.ParquetWriter(target, schema, compression="zstd", write_page_checksum=True) as writer:
         batch: list[tuple[str, str]] = []
 
         def flush() -> None:

@@ -32,10 +32,10 @@ def read_sentences(path: Path) -> "pd.DataFrame":
     import pyarrow as pa
 
     try:
-        return pd.read_parquet(path)
+        return pd.read_parquet(path, page_checksum_verification=True)
     except FileNotFoundError:
         raise UserError(f"{path} is missing: `dvc repro extract` writes it") from None
-    except (pa.ArrowException, OSError) as error:
+    except (pa.ArrowException, OSError, ValueError) as error:
         raise UserError(f"{path} is not a readable parquet file ({error}): run `dvc repro extract`") from None
 
 

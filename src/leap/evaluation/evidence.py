@@ -172,11 +172,11 @@ def read_evidence(
         UserError: a file is missing (if complete), or was measured on another checkpoint, on another
             checkpoint than the other files, or with other exit settings, or was edited since.
     """
+    rule = exit_rule(settings, variant)  # first, for it knows whether there is such a variant
     checkpoint = None
     if models is not None:
         folder = models / f"{variant}-{seed}"
         checkpoint = checkpoint_hash(folder) if complete or (folder / WEIGHTS).is_file() else None
-    rule = exit_rule(settings, variant)
     files = evidence_files(variant, seed, settings, root)
     found = {name: read_evidence_file(path) for name, path in files.items() if complete or path.is_file()}
     refuse_changed({files[name]: content for name, content in found.items()})

@@ -1,5 +1,6 @@
 """A model by its name: a local folder, an installed package, or a repository of the Hugging Face Hub."""
 
+import re
 from base64 import urlsafe_b64encode
 from importlib.metadata import PackageNotFoundError, PackagePath, distribution
 from pathlib import Path
@@ -11,6 +12,8 @@ from leap.sums import FILE as SUMS
 from leap.sums import check_sums
 
 WEIGHTS = "model.safetensors"
+# Of a hub repository: no part begins with a dot, so that none is a folder above.
+_REPOSITORY = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*/[A-Za-z0-9_][A-Za-z0-9_.-]*")
 HUB_FILES = ("*.json", "*.txt", "*.model", "1_Pooling/*", WEIGHTS)
 # What SHA256SUMS of a model folder leaves out: the exit rule may be set by hand, the card comes later, and
 # the others name the weights that they were made for and carry hashes of their own.
@@ -124,6 +127,8 @@ def _is_installed(name: str) -> bool:
 
 def _from_hub(name: str, revision: str | None) -> Path:
     repo = name if "/" in name else f"{DEFAULT_OWNER}/{name}"
+    if not _REPOSITORY.fullmatch(repo):
+        raise UserError(f"{name!r} is neither a folder nor the name of a model: a hub id is owner/name")
     try:
         return hub_folder(repo, revision or "main")
     except UserError as error:
