@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from leap.errors import UserError
 from leap.exits.rules import ExitRule
+from leap.files import write_sealed
 from leap.model.encoder import Encoder, EncoderConfig
 from leap.model.find import CHANGING
 from leap.model.locate import locate
@@ -100,9 +101,9 @@ def save_student(
             "max_seq_length": max_length,
             "do_lower_case": lowers_case(tokenizer_folder),
         },
-        "leap.json": {"exit": asdict(rule)},
     }.items():
         (folder / name).write_text(json.dumps(content, indent=2) + "\n")
+    write_sealed(folder / "leap.json", {"exit": asdict(rule)})
     write_sums(folder, CHANGING)
 
 

@@ -15,7 +15,7 @@ import torch
 from leap.errors import UserError
 from leap.exits.encoder import resolve_device
 from leap.exits.rules import ExitRule
-from leap.files import read_json, sha256_of, sha256_of_json, whole_folder, write_json, write_sealed
+from leap.files import read_json, sha256_of, sha256_of_json, whole_folder, write_sealed
 from leap.model.encoder import Encoder, EncoderConfig
 from leap.model.find import CHANGING, check_files
 from leap.model.locate import locate
@@ -77,7 +77,7 @@ def train_student(
     kept = _kept(folder, record_folder, identity)
     if kept is not None:
         log.info("%s is already trained from these settings, data and code: kept", folder)
-        write_json(folder / "leap.json", {"exit": asdict(rule)})
+        write_sealed(folder / "leap.json", {"exit": asdict(rule)})
         return kept
     teacher = locate(teacher_source)
     device = ranks.device(resolve_device(variant.train.device))
@@ -137,7 +137,7 @@ def take_over(variant: VariantSettings, folder: Path, record_folder: Path) -> di
     with whole_folder(folder) as beside:
         ignored = shutil.ignore_patterns("*.bin", "*.onnx", ".*", "README.md")
         shutil.copytree(located.folder, beside, dirs_exist_ok=True, ignore=ignored)
-        write_json(beside / "leap.json", {"exit": asdict(rule)})
+        write_sealed(beside / "leap.json", {"exit": asdict(rule)})
         write_sums(beside, CHANGING)
     result = {"checkpoint": located.sha256, "steps": 0}
     _record(record_folder, [], result, {})
