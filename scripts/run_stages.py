@@ -12,7 +12,6 @@ import argparse
 import itertools
 import os
 import queue
-import re
 import shlex
 import subprocess
 import sys
@@ -30,7 +29,8 @@ def commands(pipeline: dict[str, Any], params: dict[str, Any]) -> Iterator[tuple
         axes = {axis: _values(value, params) for axis, value in stage.get("matrix", {}).items()}
         for item in itertools.product(*axes.values()):
             chosen = dict(zip(axes, item, strict=True))
-            yield name, re.sub(r"\$\{item\.(\w+)\}", lambda found: str(chosen[found[1]]), stage["cmd"])  # noqa: B023
+            options = " ".join(f"--{axis} {shlex.quote(str(value))}" for axis, value in chosen.items())
+            yield name, stage["cmd"].replace("${item}", options)
 
 
 def _values(value: Any, params: dict[str, Any]) -> list[Any]:

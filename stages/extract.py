@@ -15,7 +15,7 @@ from leap.data.evaluation_texts import evaluation_texts
 from leap.data.pairs import write_pairs
 from leap.data.sentences import COUNTS, evaluation_prints, write_sample
 from leap.data.training_texts import training_texts
-from leap.files import whole_folder, write_json
+from leap.files import whole_folder, write_sealed
 from leap.settings import Settings
 from leap.stage import run
 
@@ -48,7 +48,7 @@ def extract(settings: Settings, _: argparse.Namespace) -> dict[str, Any]:
         )
     total = {key: sum(count[key] for count in by_source.values()) for key in COUNTS}
     counts = {**total, "sources": by_source, "similarity": pairs, "retrieval": collections}
-    write_json(DATA / "extract.json", counts)
+    write_sealed(DATA / "extract.json", counts)
     return {"stage": "extract", **total}
 
 

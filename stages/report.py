@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from leap.evaluation.evidence import read_evidence
-from leap.files import read_json, whole_file, whole_folder, write_json
+from leap.files import read_json, whole_file, whole_folder, write_json, write_sealed
 from leap.gate.registry import current_aliases
 from leap.reporting.beside import beside
 from leap.reporting.page import pictures, render
@@ -51,7 +51,7 @@ def main(settings: Settings, arguments: argparse.Namespace) -> dict[str, Any]:
     tables = beside(settings, summary, studies, read_paper())
     asked = {name: study.description for name, study in settings.studies.items()}
 
-    write_json(REPORTS / "summary.json", summary)
+    write_sealed(REPORTS / "summary.json", summary)
     write_json(REPORTS / "metrics.json", metrics(summary))
     for form in ("html", "md"):
         with whole_file(REPORTS / f"report.{form}") as beside_it:

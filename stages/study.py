@@ -10,7 +10,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from leap.files import write_json
+from leap.files import write_json, write_sealed
 from leap.settings import Settings
 from leap.stage import run
 from leap.studies.run import layer_points, metrics, run_study
@@ -24,7 +24,7 @@ def main(settings: Settings, arguments: argparse.Namespace) -> dict[str, Any]:
     figures = metrics(content)
     write_json(STUDIES / "plots" / f"{name}.json", layer_points(content))
     write_json(STUDIES / "metrics" / f"{name}.json", figures)
-    write_json(STUDIES / f"{name}.json", content)
+    write_sealed(STUDIES / f"{name}.json", content)
     return {
         "stage": "study",
         "study": name,

@@ -13,7 +13,7 @@ from leap.data.evaluation_texts import evaluation_texts
 from leap.data.sentences import evaluation_prints
 from leap.data.validation import derived, read_sentences, validate
 from leap.errors import UserError
-from leap.files import write_json
+from leap.files import write_sealed
 from leap.model.locate import locate
 from leap.settings import Settings
 from leap.stage import run
@@ -37,7 +37,7 @@ def check(settings: Settings, _: argparse.Namespace) -> dict[str, Any]:
         docs=DOCS,
     )
     failed = [result for result in results if not result["passed"]]
-    write_json(DATA / "validation.json", {"passed": not failed, "expectations": results})
+    write_sealed(DATA / "validation.json", {"passed": not failed, "expectations": results})
     if failed:
         lines = [f"  - {_told(result)}" for result in failed]
         raise UserError(

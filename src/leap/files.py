@@ -12,6 +12,9 @@ from typing import Any
 
 from leap.errors import UserError
 
+# What is said of a file whose seal does not fit.
+CHANGED = "was edited after it was written: its seal does not fit its content"
+
 
 @contextmanager
 def whole_folder(target: Path) -> Iterator[Path]:
@@ -47,8 +50,26 @@ def write_json(target: Path, content: Any) -> None:
         beside.write_text(text, encoding="utf-8")
 
 
+def write_sealed(target: Path, content: dict[str, Any]) -> None:
+    """Writes a JSON object with `seal`, the sha256 of all else: a later change shows when it is read."""
+    plain = json.loads(json.dumps(content, allow_nan=False))  # as it will be read: keys are text
+    write_json(target, {**plain, "seal": seal(plain)})
+
+
 def read_json(path: Path, made_by: str) -> Any:
-    """Reads JSON that the command `made_by` writes.
+    """Reads JSON that the command `made_by` writes; its seal must fit where it has one.
+
+    Raises:
+        UserError: the file is missing, is not JSON, or was changed after it was written.
+    """
+    content = read_json_as_it_is(path, made_by)
+    if isinstance(content, dict) and was_changed(content):
+        raise UserError(f"{path} {CHANGED}, by hand or by damage: delete it and run `{made_by}` again")
+    return content
+
+
+def read_json_as_it_is(path: Path, made_by: str) -> Any:
+    """Reads JSON without comparing its seal.
 
     Raises:
         UserError: the file is missing or is not JSON.
@@ -57,8 +78,18 @@ def read_json(path: Path, made_by: str) -> Any:
         return json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise UserError(f"{path} is missing: `{made_by}` writes it") from None
-    except json.JSONDecodeError as error:
+    except (ValueError, RecursionError) as error:  # not JSON, or not even UTF-8
         raise UserError(f"{path} is not JSON ({error}): delete it and run `{made_by}` again") from None
+
+
+def seal(content: dict[str, Any]) -> str:
+    """The sha256 of a JSON object's content, the seal itself aside."""
+    return sha256_of_json({key: value for key, value in content.items() if key != "seal"})
+
+
+def was_changed(content: dict[str, Any]) -> bool:
+    """Whether a JSON object has a seal that does not fit the rest of it."""
+    return "seal" in content and content["seal"] != seal(content)
 
 
 def sha256_of(path: Path) -> str:

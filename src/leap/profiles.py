@@ -31,6 +31,8 @@ def compose(name: str, folder: Path = Path("profiles"), changes: Sequence[str] =
     Raises:
         UserError: there is no such profile, a change cannot be read, or the result has mistakes.
     """
+    if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.-]*", name):
+        raise UserError(f"profile {name!r}: expected the name of a file in {folder}, without its ending")
     settings = _read(folder / f"{BASE}.yaml", folder)
     if name != BASE:
         patch = _read(folder / f"{name}.yaml", folder)

@@ -34,7 +34,7 @@ def run(body: Body, description: str | None, arguments: tuple[str, ...] = ()) ->
     )
     parser.add_argument("--params", type=Path, default=Path("params.yaml"), help="the settings file")
     for name in arguments:
-        parser.add_argument(f"--{name}", required=True, type=int if name == "seed" else str)
+        parser.add_argument(f"--{name}", required=True, type=_seed if name == "seed" else str)
     parsed = parser.parse_args()
     log_to_stderr()
     try:
@@ -49,6 +49,12 @@ def run(body: Body, description: str | None, arguments: tuple[str, ...] = ()) ->
         print("stopped: run the same command again to go on", file=sys.stderr)
         sys.exit(130)
     print(json.dumps(last, separators=(",", ":")))
+
+
+def _seed(text: str) -> int:
+    if not text.isascii() or not text.isdigit():
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of 0 or more")
+    return int(text)
 
 
 def keep_offline(settings: Settings) -> None:

@@ -16,8 +16,8 @@ import leap.gate.binding as binding
 from leap.cli import app
 from leap.environment import this_hardware
 from leap.errors import UserError
-from leap.evaluation.evidence import PACKAGE, loaded_code, seal
-from leap.files import sha256_of
+from leap.evaluation.evidence import PACKAGE, loaded_code
+from leap.files import seal, sha256_of
 from leap.gate.judgement import judge_checkpoint, judge_folder
 from leap.settings import Settings
 

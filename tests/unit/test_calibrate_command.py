@@ -18,6 +18,7 @@ from leap.errors import UserError
 from leap.exits import ExitRule, LeapEncoder
 from leap.exits.lens import Lens
 from leap.exits.rules import at_layers, by_heads, calibrated, near_final, patient
+from leap.files import write_sealed
 from leap.training.heads import fit_heads
 
 PROJECT = Path(__file__).parents[2]
@@ -199,8 +200,12 @@ def test_a_damaged_calibration(
     folder = make_folder()
     run(folder, file)
     path = folder / "calibration.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | change))
+    content = json.loads(path.read_text()) | change
+    write_sealed(path, content)
     with pytest.raises(UserError, match=named):
+        LeapEncoder(folder, "cpu").encode(["bo"], strategy="calibrated")
+    path.write_text(json.dumps(content))
+    with pytest.raises(UserError, match="was edited after it was written"):
         LeapEncoder(folder, "cpu").encode(["bo"], strategy="calibrated")
 
 
@@ -268,7 +273,7 @@ def test_nothing_is_half_written(
     def fail(*_: object) -> None:
         raise OSError("no space left")
 
-    monkeypatch.setattr("leap.exits.calibration.write_json", fail)
+    monkeypatch.setattr("leap.exits.calibration.write_sealed", fail)
     with pytest.raises(OSError, match="no space"):
         run(make_folder(), file, output=tmp_path / "copy")
     assert not any(path.name.startswith((".copy", "copy")) for path in tmp_path.iterdir())

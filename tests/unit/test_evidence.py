@@ -7,6 +7,7 @@ from made_evidence import made_settings, write_checkpoint, write_evidence
 
 from leap.errors import UserError
 from leap.evaluation.evidence import data_hashes, head, read_evidence
+from leap.files import write_sealed
 
 
 @pytest.fixture
@@ -90,7 +91,7 @@ def test_files_that_disagree_with_each_other_are_refused_even_without_the_model(
     settings = made_settings()
     write_evidence(project, settings, "leap")
     path = Path("evaluations/leap-1/latency.json")
-    path.write_text(json.dumps({**json.loads(path.read_text()), "checkpoint": "0" * 64}))
+    write_sealed(path, {**json.loads(path.read_text()), "checkpoint": "0" * 64})
     Path("models/leap-1/model.safetensors").unlink()
     with pytest.raises(UserError, match=r"latency.json was measured on checkpoint 000000000000"):
         read_evidence("leap", 1, settings, complete=False)

@@ -1,5 +1,6 @@
 """A model source to a checked folder."""
 
+import base64
 import hashlib
 from pathlib import Path
 from typing import Any
@@ -11,12 +12,14 @@ from leap.model.locate import locate
 from leap.settings.sources import HubModel, LocalModel, PackageModel
 
 WEIGHTS = b"not really weights"
+TOKENIZER = b"nor a tokenizer"
 SHA = hashlib.sha256(WEIGHTS).hexdigest()
 
 
 def model(folder: Path, weights: str = "model.safetensors") -> Path:
     folder.mkdir(parents=True)
     (folder / "config.json").write_text("{}", encoding="utf-8")
+    (folder / "tokenizer.json").write_bytes(TOKENIZER)
     (folder / weights).write_bytes(WEIGHTS)
     return folder
 
@@ -97,6 +100,7 @@ def test_a_hub_model_is_fetched_without_pickles(tmp_path: Path, monkeypatch: pyt
         return str(folder)
 
     monkeypatch.setattr("huggingface_hub.snapshot_download", snapshot)
+    monkeypatch.setattr("huggingface_hub.HfApi.repo_info", lambda *_, **__: None)
     assert locate(HubModel(kind="hub", repo="a/b", revision="1" * 40)) == (folder, SHA)
     assert (asked["repo"], asked["repo_type"], asked["revision"]) == ("a/b", "model", "1" * 40)
     assert not any(
@@ -104,3 +108,39 @@ def test_a_hub_model_is_fetched_without_pickles(tmp_path: Path, monkeypatch: pyt
         for pattern in asked["allow_patterns"]
         if "/" not in pattern
     )
+
+
+@pytest.mark.parametrize("source", [LocalModel, HubModel, PackageModel])
+def test_another_tokenizer_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: type[LocalModel | HubModel | PackageModel]
+) -> None:
+    install(tmp_path, ["model"])
+    monkeypatch.syspath_prepend(tmp_path)
+    folder = tmp_path / "toy_model" / "model"
+    monkeypatch.setattr("leap.model.locate.hub_folder", lambda *_: folder)
+    content = {"path": str(folder), "repo": "a/b", "revision": "1" * 40, "package": "toy-model"}
+    given = {key: value for key, value in content.items() if key in source.model_fields}
+    given |= {"kind": source.model_fields["kind"].annotation.__args__[0], "sha256": SHA}
+    right = hashlib.sha256(TOKENIZER).hexdigest()
+    assert locate(source.model_validate(given | {"tokenizer_sha256": right})).folder == folder
+    with pytest.raises(UserError, match=f"tokenizer.json is not the tokenizer .* {'0' * 64}, found {right}"):
+        locate(source.model_validate(given | {"tokenizer_sha256": "0" * 64}))
+
+
+def test_a_package_whose_files_are_not_those_that_pip_installed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """RECORD names the hash of every file, config.json and the tokenizer too, which no setting pins."""
+    install(tmp_path, ["model"])
+    monkeypatch.syspath_prepend(tmp_path)
+    record = tmp_path / "toy_model-1.0.dist-info" / "RECORD"
+    digest = base64.urlsafe_b64encode(hashlib.sha256(b"{}").digest()).rstrip(b"=").decode()
+    hashed = record.read_text().replace("model/config.json,,", f"model/config.json,sha256={digest},2")
+    record.write_text(hashed)
+    assert "sha256=" in hashed
+    source = PackageModel(kind="package", package="toy-model", sha256=SHA)
+    assert locate(source).sha256 == SHA
+    config = tmp_path / "toy_model" / "model" / "config.json"
+    config.write_text('{"num_hidden_layers": 2}')
+    with pytest.raises(UserError, match=r"config.json is missing or is not the file that pip installed"):
+        locate(source)

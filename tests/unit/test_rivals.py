@@ -8,6 +8,7 @@ from made_evidence import made_settings, write_evidence
 from scipy.stats import pearsonr, spearmanr
 
 from leap.errors import UserError
+from leap.evaluation.evidence import write_evidence as write_evidence_file
 from leap.evaluation.likeness import likeness, row_correlations
 from leap.evaluation.neighbours import neighbours, overlap
 from leap.evaluation.per_text import read_scores, write_scores
@@ -17,6 +18,7 @@ from leap.evaluation.rivals import against_rivals, compared, mean_difference, sp
 def test_tables_come_back_as_they_were(tmp_path: Path) -> None:
     columns = {"query": ["a", "é"], "layer": np.array([6, 7]), "score": np.array([1 / 3, 0.5])}
     write_scores(tmp_path / "sts" / "x.parquet", columns)
+    write_evidence_file(tmp_path / "sts" / "x.json", {})
     found = read_scores(tmp_path / "sts" / "x.parquet")
     assert found["query"].tolist() == ["a", "é"]
     assert found["layer"].tolist() == [6, 7]
@@ -27,7 +29,13 @@ def test_a_missing_or_damaged_table_is_named(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"x\.parquet is missing: `dvc repro`"):
         read_scores(tmp_path / "x.parquet")
     (tmp_path / "x.parquet").write_bytes(b"PAR1 no")
+    with pytest.raises(UserError, match=r"x\.json is missing"):
+        read_scores(tmp_path / "x.parquet")
+    write_evidence_file(tmp_path / "x.json", {})
     with pytest.raises(UserError, match="not a readable table"):
+        read_scores(tmp_path / "x.parquet")
+    (tmp_path / "x.parquet").write_bytes(b"PAR1 another")
+    with pytest.raises(UserError, match=r"x\.parquet is not the table that .*x\.json was written with"):
         read_scores(tmp_path / "x.parquet")
 
 
@@ -87,6 +95,8 @@ def write_variant(folder: Path, shift: float, rows: int = 40) -> None:
     figures = ("teacher_nn_at_10", "teacher_similarity")
     columns = {f"{name}_{mode}": noise + shift for name in figures for mode in ("full", "exit")}
     write_scores(folder / "diagnose.parquet", {**sentences, **columns})
+    for name in ("sts/stsb", "retrieval/scifact", "diagnose"):
+        write_evidence_file(folder / f"{name}.json", {})
 
 
 def test_every_kind_of_evidence_is_compared(tmp_path: Path) -> None:

@@ -24,7 +24,10 @@ def test_the_commands_are_those_that_dvc_would_run() -> None:
     module = loaded()
     yaml = YAML(typ="safe")
     found = list(module.commands(yaml.load(PROJECT / "dvc.yaml"), yaml.load(PROJECT / "params.yaml")))
-    assert found[0] == ("extract", "python stages/extract.py")
+    assert found[:2] == [
+        ("settings", "python stages/settings.py"),
+        ("extract", "python stages/extract.py"),
+    ]
     assert ("train", "python stages/train.py --variant leap --seed 1") in found
     assert ("evaluate_sts", "python stages/evaluate_sts.py --variant leap --seed 1 --set software") in found
     assert found[-1] == ("report", "python stages/report.py")

@@ -36,7 +36,7 @@ def test_all_mistakes_are_listed_at_once_with_their_keys(content: Any) -> None:
     for expected in (
         "loss.betta: unknown key",
         "train.batch_size: Input should be greater than or equal to 2 (found 0)",
-        "student: width 128 is not a multiple of heads 7",
+        "student.heads: width 128 is not a multiple of heads 7",
         "data.sources.docstrings.packages: List should have at least 1 item",
         "variants.leap.loss.margin: Input should be 'sigmoid', 'softplus' or 'hinge' (found 'square')",
         "teacher.sha256: Field required",
@@ -63,12 +63,13 @@ def test_contradictions_between_blocks_are_listed_at_once_too(content: Any) -> N
         ("exit.threshold", 1.5, "exit.threshold: Input should be less than or equal to 1"),
         ("evaluation.primary_set", "stsb", "evaluation.primary_set: 'stsb' is not a block of similarity"),
         ("gate.baseline", "nobody", "gate.baseline: 'nobody' is not a block of variants"),
-        ("seeds", [1, 1], "seeds: [1, 1] names a seed twice"),
+        ("data.held_out", 0.0, "exit.calibration: it needs sentences, but data.held_out is 0"),
+        ("seeds", [1, 1], "seeds: names a seed twice (found [1, 1])"),
         ("train.max_length", 256, "train.max_length: 256 is above student.max_length 128"),
         ("train.learning_rate", float("nan"), "train.learning_rate: Input should be"),
-        ("loss.ramp", [0.6, 0.1], "loss: ramp must rise"),
+        ("loss.ramp", [0.6, 0.1], "loss.ramp: must rise (found [0.6, 0.1])"),
         ("data.sources.docstrings.kind", "web", "data.sources.docstrings: Input tag 'web' found"),
-        ("evaluation.length_bins", [8, 8], "evaluation: length_bins must ascend: [8, 8]"),
+        ("evaluation.length_bins", [8, 8], "evaluation.length_bins: must ascend (found [8, 8])"),
         ("evaluation.sweep.thresholds", [0.9, 1.1], "evaluation.sweep.thresholds.1: Input should be less"),
         ("evaluation.cache_gb", -1, "evaluation.cache_gb: Input should be greater than or equal to 0"),
         ("tracking.experiment", None, "tracking.experiment: Input should be a valid string"),
@@ -144,7 +145,7 @@ def test_mistakes_of_studies_are_listed_once_at_the_block_that_has_them(content:
         "studies.beta.train.epochs: Input should be greater than or equal to 1 (found 0)",
         "studies.beta.variants.beta_01.loss.beta: Input should be greater than or equal to 0",
         "studies.fixed_depth.variants.layers_4.exit: min_layer 5 is above the depth, student.layers 4",
-        "studies.seeds: seeds: [1, 1] names a seed twice",
+        "studies.seeds.seeds: names a seed twice (found [1, 1])",
     ):
         assert sum(line.startswith(expected) for line in found) == 1, (expected, found)
     assert len(found) == 4

@@ -7,6 +7,8 @@ from typing import Any
 from leap.data.sentences import clean
 from leap.data.tables import Row, file_rows
 from leap.errors import UserError
+from leap.sums import FILE as SUMS
+from leap.sums import check_sums
 
 
 @dataclass(frozen=True)
@@ -29,12 +31,13 @@ def read_collection(folder: Path) -> Collection:
     """Reads a collection that `leap.data.collections.write_collection` wrote.
 
     Raises:
-        UserError: a file is missing or damaged.
+        UserError: a file is missing or was changed after it was written.
     """
     paths = [folder / "corpus.jsonl", folder / "queries.jsonl", folder / "qrels" / "test.tsv"]
-    for path in paths:
+    for path in (*paths, folder / SUMS):
         if not path.is_file():
             raise UserError(f"{path} is missing: `dvc repro extract` writes it")
+    check_sums(folder, "delete the folder, and `dvc repro extract` writes it anew")
     qrels = read_judgements(paths[2])
     queries = {key: text for key, (_, text) in read_texts(paths[1]).items() if key in qrels}
     corpus = {key: f"{title} {text}".strip() for key, (title, text) in read_texts(paths[0]).items()}

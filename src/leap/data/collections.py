@@ -11,6 +11,7 @@ from leap.errors import UserError
 from leap.files import whole_folder
 from leap.hub import fetch, matching
 from leap.settings.sources import HubCollection, LocalCollection, RetrievalSource
+from leap.sums import write_sums
 
 ENDINGS = (".jsonl", ".jsonl.gz", ".parquet")
 JUDGED_ENDINGS = (".tsv", ".jsonl", ".parquet", ".tsv.gz", ".jsonl.gz")
@@ -50,6 +51,7 @@ def write_collection(
         lines = [f"{query}\t{key}\t{grade}\n" for query in judged for key, grade in qrels[query].items()]
         text = "query-id\tcorpus-id\tscore\n" + "".join(lines)
         (beside / "qrels" / "test.tsv").write_text(text, encoding="utf-8")
+        write_sums(beside)
     return {"documents": len(documents), "queries": len(judged), "judgements": len(lines)}
 
 

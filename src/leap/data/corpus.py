@@ -2,19 +2,14 @@
 
 from pathlib import Path
 
-import pyarrow.parquet as pq
-
-from leap.errors import UserError
+from leap.data.extracted import read_columns
 
 
 def read_sentences(path: Path) -> list[str]:
     """The sentences in their order.
 
     Raises:
-        UserError: the file is missing.
+        UserError: the file is missing or damaged.
     """
-    if not path.exists():
-        raise UserError(f"{path} is missing: `dvc repro extract` writes it")
-    table = pq.ParquetFile(path).read(columns=["sentence"])  # read_table would import pandas
-    sentences: list[str] = table.column("sentence").to_pylist()
+    sentences: list[str] = read_columns(path, {"sentence": "string"})["sentence"].to_pylist()
     return sentences

@@ -5,6 +5,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from leap.data.extracted import read_columns
 from leap.data.sentences import clean
 from leap.data.tables import Row, source_rows
 from leap.errors import UserError
@@ -47,7 +48,8 @@ def write_pairs(name: str, source: PairSource, folder: Path, target: Path) -> in
         )
     schema = pa.schema([("sentence1", pa.string()), ("sentence2", pa.string()), ("score", pa.float64())])
     with whole_file(target) as beside:
-        pq.write_table(pa.table([list(column) for column in zip(*pairs, strict=True)], schema=schema), beside)
+        table = pa.table([list(column) for column in zip(*pairs, strict=True)], schema=schema)
+        pq.write_table(table, beside, write_page_checksum=True)
     return len(pairs)
 
 
@@ -55,16 +57,12 @@ def read_pairs(path: Path) -> Pairs:
     """Reads what `write_pairs` wrote; scores are float64 `[n]`.
 
     Raises:
-        UserError: the file is missing.
+        UserError: the file is missing or damaged.
     """
-    import pyarrow.parquet as pq
-
-    if not path.is_file():
-        raise UserError(f"{path} is missing: `dvc repro extract` writes it")
-    table = pq.ParquetFile(path).read()  # read_table would import pandas
-    sentence1, sentence2 = (table.column(name).to_pylist() for name in ("sentence1", "sentence2"))
+    columns = read_columns(path, {"sentence1": "string", "sentence2": "string", "score": "double"})
     # A copy: what pyarrow gives may not be written to.
-    return Pairs(sentence1, sentence2, table.column("score").to_numpy().copy())
+    scores = columns["score"].to_numpy().copy()
+    return Pairs(columns["sentence1"].to_pylist(), columns["sentence2"].to_pylist(), scores)
 
 
 def _pair(row: Row, columns: tuple[str, str, str], task: str) -> tuple[str, str, float]:

@@ -166,7 +166,7 @@ class _Rows:
         import pyarrow.parquet as pq
 
         schema = pa.schema([("sentence", pa.string()), ("source", pa.string())])
-        with pq.ParquetWriter(path, schema, compression="zstd") as writer:
+        with pq.ParquetWriter(path, schema, compression="zstd", write_page_checksum=True) as writer:
             rows = cls(writer, schema)
             yield rows
             rows._flush()

@@ -4,6 +4,7 @@ import csv
 import gzip
 import json
 import os
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any, NamedTuple
@@ -13,6 +14,8 @@ from leap.hub import fetch, matching
 from leap.settings.sources import HubFiles, LocalFiles
 
 BATCH_ROWS = 4096
+# Characters of a field of a csv or tsv; Python's own limit of 131,072 is below what a web page holds.
+LONGEST_FIELD = 2**27
 
 
 class Row(NamedTuple):
@@ -125,7 +128,7 @@ def file_rows(file: Path, columns: Sequence[str], optional: Sequence[str] = ()) 
             f"{file} is not UTF-8 (byte {error.object[error.start]:#04x} after row {number}): "
             "save it as UTF-8 and run again"
         ) from None
-    except (gzip.BadGzipFile, EOFError) as error:
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise UserError(f"{file} is damaged ({error}): get it again") from None
     if number == 0:
         raise UserError(f"{file} has no rows: it must hold at least one with {', '.join(columns)}")
@@ -165,6 +168,7 @@ def _parquet(file: Path, columns: Sequence[str], optional: Sequence[str]) -> Ite
 
 def _delimited(**style: Any) -> "Reader":
     def read(file: Path, columns: Sequence[str], optional: Sequence[str]) -> Iterator[tuple[Any, ...]]:
+        csv.field_size_limit(LONGEST_FIELD)
         with _text(file) as lines:
             rows = csv.reader(lines, strict=True, **style)
             try:
@@ -195,7 +199,7 @@ def _jsonl(file: Path, columns: Sequence[str], optional: Sequence[str]) -> Itera
                 continue
             try:
                 record = json.loads(line)
-            except json.JSONDecodeError as error:
+            except (ValueError, RecursionError) as error:  # ValueError: also a number of thousands of digits
                 raise UserError(f"{file}, line {number}: not JSON ({error})") from None
             if not isinstance(record, dict):
                 raise UserError(f"{file}, line {number}: expected a JSON object, found {line.strip()[:40]!r}")

@@ -32,10 +32,10 @@ def read_sentences(path: Path) -> "pd.DataFrame":
     import pyarrow as pa
 
     try:
-        return pd.read_parquet(path)
+        return pd.read_parquet(path, page_checksum_verification=True)
     except FileNotFoundError:
         raise UserError(f"{path} is missing: `dvc repro extract` writes it") from None
-    except (pa.ArrowException, OSError) as error:
+    except (pa.ArrowException, OSError, ValueError) as error:
         raise UserError(f"{path} is not a readable parquet file ({error}): run `dvc repro extract`") from None
 
 
@@ -67,9 +67,9 @@ def _letters(text: str) -> float:
 
 
 def _longer(texts: list[str], tokenizer: Path, max_length: int) -> list[bool]:
-    from tokenizers import Tokenizer
+    from leap.model.tokenizer import read_tokenizer
 
-    loaded = Tokenizer.from_file(str(tokenizer))
+    loaded = read_tokenizer(tokenizer)
     loaded.no_truncation()
     loaded.no_padding()
     return [

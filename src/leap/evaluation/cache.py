@@ -16,13 +16,13 @@ from functools import lru_cache
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors import SafetensorError
 from torch import Tensor
 
 import leap.model
 from leap.exits import LeapEncoder, rules
 from leap.files import sha256_of, sha256_of_json, whole_file
+from leap.sealed_tensors import DamagedError, load_sealed, save_sealed
 
 # Beside the other data, in a folder that git ignores.
 FOLDER = Path("data/vectors")
@@ -68,7 +68,7 @@ class VectorCache:
             return
         try:
             with whole_file(path) as beside:
-                save_file(vectors, beside, metadata={"content": _digest(vectors)})
+                save_sealed(vectors, beside)
                 _used_now(beside)
             self._make_room(path)
         except (OSError, SafetensorError) as error:
@@ -138,15 +138,11 @@ def _code() -> dict[str, str]:
 
 def _read(path: Path) -> Vectors | None:
     try:
-        with safe_open(path, framework="pt") as file:
-            found = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-            expected = (file.metadata() or {}).get("content")
+        found, _ = load_sealed(path)
     except FileNotFoundError:
         return None
-    except (OSError, SafetensorError):
-        found, expected = {}, None
-    if expected is None or _digest(found) != expected:
-        logger.warning("%s is damaged: it is deleted and encoded anew", path)
+    except (OSError, DamagedError) as error:
+        logger.warning("%s is damaged (%s): it is deleted and encoded anew", path, error)
         path.unlink(missing_ok=True)
         return None
     _used_now(path)
@@ -158,11 +154,3 @@ def _used_now(path: Path) -> None:
     now = time.time_ns()
     with suppress(FileNotFoundError):
         os.utime(path, ns=(now, now))
-
-
-def _digest(vectors: Vectors) -> str:
-    digest = hashlib.sha256()
-    for name in sorted(vectors):
-        digest.update(name.encode())
-        digest.update(vectors[name].contiguous().numpy().data.cast("B"))
-    return digest.hexdigest()

@@ -5,7 +5,7 @@ and refuses what does not belong together. docs/architecture.md, "Evidence", lis
 """
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,13 +13,14 @@ from typing import Any
 import leap
 from leap.environment import environment
 from leap.errors import UserError
-from leap.files import read_json, sha256_of, sha256_of_json, write_json
+from leap.files import CHANGED, read_json_as_it_is, sha256_of, was_changed, write_sealed
 from leap.settings import Settings
 
 WEIGHTS = "model.safetensors"
 # What every evidence file has beside its figures.
 HEAD = (
-    "kind", "variant", "seed", "checkpoint", "exit_rule", "settings", "data", "code", "environment", "seal"
+    "kind", "variant", "seed", "checkpoint", "exit_rule", "settings", "data", "code", "environment", "scores",
+    "seal",
 )  # fmt: skip
 PACKAGE = Path(leap.__file__).parent
 # The packages of leap whose code decides what is measured.
@@ -79,13 +80,13 @@ def head(
 
 
 def write_evidence(path: Path, content: dict[str, Any]) -> None:
-    """Writes an evidence file, sealed: `seal` is the sha256 of all else, so that a later edit shows."""
-    write_json(path, {**content, "seal": seal(content)})
+    """Writes an evidence file, sealed: `seal` is the sha256 of all else, so that a later edit shows.
 
-
-def seal(content: dict[str, Any]) -> str:
-    """The sha256 of an evidence file's content, the seal itself aside."""
-    return sha256_of_json({key: value for key, value in content.items() if key != "seal"})
+    `scores` is the sha256 of the table beside it, which is written first.
+    """
+    table = path.with_suffix(".parquet")
+    scores = {"scores": sha256_of(table)} if table.is_file() else {}
+    write_sealed(path, {**content, **scores})
 
 
 def measured_settings(kind: str, settings: Settings, set_name: str | None) -> dict[str, Any]:
@@ -169,19 +170,19 @@ def read_evidence(
 
     Raises:
         UserError: a file is missing (if complete), or was measured on another checkpoint, on another
-            checkpoint than the other files, or with other exit settings.
+            checkpoint than the other files, or with other exit settings, or was edited since.
     """
+    rule = exit_rule(settings, variant)  # first, for it knows whether there is such a variant
     checkpoint = None
     if models is not None:
         folder = models / f"{variant}-{seed}"
         checkpoint = checkpoint_hash(folder) if complete or (folder / WEIGHTS).is_file() else None
-    rule = exit_rule(settings, variant)
-    found: dict[str, dict[str, Any]] = {}
-    for name, path in evidence_files(variant, seed, settings, root).items():
-        if complete or path.is_file():
-            found[name] = read_json(path, "dvc repro")
-            checkpoint = checkpoint or found[name].get("checkpoint")
-            _belongs(path, found[name], checkpoint, rule)
+    files = evidence_files(variant, seed, settings, root)
+    found = {name: read_evidence_file(path) for name, path in files.items() if complete or path.is_file()}
+    refuse_changed({files[name]: content for name, content in found.items()})
+    for name, content in found.items():
+        checkpoint = checkpoint or content.get("checkpoint")
+        _belongs(files[name], content, checkpoint, rule)
     return Evidence(
         variant=variant,
         seed=seed,
@@ -191,6 +192,31 @@ def read_evidence(
         retrieval=_below("retrieval/", found),
         latency=found.get("latency"),
     )
+
+
+def read_evidence_file(path: Path) -> dict[str, Any]:
+    """One file as it is, its seal not compared yet.
+
+    Raises:
+        UserError: it is missing, or holds no JSON object.
+    """
+    content = read_json_as_it_is(path, "dvc repro")
+    if not isinstance(content, dict):
+        raise UserError(f"{path} holds no evidence: delete it, `dvc repro` measures again")
+    return content
+
+
+def refuse_changed(contents: Mapping[Path, dict[str, Any]]) -> None:
+    """Refuses files that were changed after they were written, all of them at once.
+
+    Raises:
+        UserError: a seal does not fit.
+    """
+    changed = [f"  - {path} {CHANGED}" for path, content in contents.items() if was_changed(content)]
+    if changed:
+        raise UserError(
+            "evidence is refused:\n" + "\n".join(changed) + "\ndelete it, and `dvc repro` measures again"
+        )
 
 
 def _belongs(path: Path, content: dict[str, Any], checkpoint: str | None, rule: dict[str, Any]) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from leap.errors import UserError
-from leap.files import whole_file
+from leap.files import read_json, sha256_of, whole_file
 
 Column = np.ndarray[Any, Any]
 
@@ -33,13 +33,19 @@ def read_scores(path: Path) -> dict[str, Column]:
     """Reads what `write_scores` wrote.
 
     Raises:
-        UserError: the file is missing or damaged.
+        UserError: the file is missing or damaged, or is not the one that the evidence beside it names.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     if not path.is_file():
         raise UserError(f"{path} is missing: `dvc repro` measures it")
+    evidence = path.with_suffix(".json")
+    if read_json(evidence, "dvc repro").get("scores") != sha256_of(path):
+        raise UserError(
+            f"{path} is not the table that {evidence} was written with: delete both, `dvc repro` measures "
+            "anew"
+        )
     try:
         table = pq.ParquetFile(path).read()
     except (pa.ArrowException, OSError) as error:

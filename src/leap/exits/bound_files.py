@@ -2,12 +2,11 @@
 
 from pathlib import Path
 
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor
 
 from leap.errors import UserError
 from leap.files import sha256_of, whole_file
+from leap.sealed_tensors import DamagedError, load_sealed, save_sealed
 
 WEIGHTS = "model.safetensors"
 
@@ -19,9 +18,7 @@ def save_bound(tensors: dict[str, Tensor], path: Path) -> None:
     """
     metadata = {"weights": sha256_of(path.parent / WEIGHTS)}
     with whole_file(path) as beside:
-        save_file(
-            {name: tensor.contiguous().cpu() for name, tensor in tensors.items()}, beside, metadata=metadata
-        )
+        save_sealed({name: tensor.cpu() for name, tensor in tensors.items()}, beside, metadata)
 
 
 def load_bound(path: Path, shapes: dict[str, tuple[int, ...]], made_by: str) -> dict[str, Tensor]:
@@ -38,11 +35,9 @@ def load_bound(path: Path, shapes: dict[str, tuple[int, ...]], made_by: str) -> 
     if not path.is_file():
         raise UserError(f"{path} is missing: {made_by}")
     try:
-        with safe_open(path, framework="pt") as file:
-            metadata = file.metadata() or {}
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - no mapping
-    except SafetensorError as error:
-        raise UserError(f"{path} is not a whole safetensors file ({error}): {made_by}") from None
+        tensors, metadata = load_sealed(path)
+    except DamagedError as error:
+        raise UserError(f"{path} is damaged, {error}: {made_by}") from None
     check_weights(path, metadata.get("weights"), made_by)
     found = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
     if found != shapes:

@@ -14,7 +14,7 @@ from leap.errors import UserError
 from leap.exits import lens
 from leap.exits.bound_files import WEIGHTS, check_weights
 from leap.exits.predictor import FEATURES, FIRST_LAYER, LOOKBACK, Predictor
-from leap.files import read_json, sha256_of, write_json
+from leap.files import read_json, sha256_of, write_sealed
 
 FILE = "calibration.json"
 COMMAND = "leap calibrate MODEL --sentences FILE"
@@ -73,7 +73,7 @@ class Calibration:
             "coefficients": self.predictor and self.predictor.coefficients.tolist(),
             "report": report,
         }
-        write_json(folder / FILE, content)
+        write_sealed(folder / FILE, content)
 
     @classmethod
     def load(cls, folder: Path, depth: int) -> "Calibration":

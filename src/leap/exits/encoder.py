@@ -20,6 +20,7 @@ from leap.exits.policy import ByHeads, Calibrated, ExitPolicy, Fixed, Patient
 from leap.exits.prompts import Prompts
 from leap.exits.rules import ExitRule, at_layers, near_final
 from leap.exits.texts import checked_texts, text_batches
+from leap.files import CHANGED, was_changed
 from leap.model.batches import Batch
 from leap.model.encoder import Encoder
 from leap.model.find import find_model
@@ -372,9 +373,12 @@ def read_rule(folder: Path, depth: int) -> ExitRule:
     if not path.exists():
         return ExitRule(PAPER_RULE.threshold, min(PAPER_RULE.min_layer, depth), PAPER_RULE.patience)
     try:
-        rule = ExitRule(**json.loads(path.read_text())["exit"])
+        content = json.loads(path.read_text(encoding="utf-8"))
+        if was_changed(content):
+            raise UserError(f"{path} {CHANGED}: if you set another rule on purpose, take its `seal` out")
+        rule = ExitRule(**content["exit"])
         rule.check_depth(depth)
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise UserError(f"{path} does not hold an exit rule for {depth} layers: {error}") from None
     return rule
 

@@ -27,11 +27,15 @@ class Prompts:
         """
         path = folder / "config_sentence_transformers.json"
         try:
-            config = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-        except ValueError as error:
-            raise UserError(f"{path} is not JSON ({error}): fetch the model again") from None
+            config = dict(json.loads(path.read_text(encoding="utf-8"))) if path.exists() else {}
+            own = dict(config.get("prompts") or {})
+        except (ValueError, TypeError, RecursionError) as error:
+            raise UserError(f"{path} is not a JSON object ({error}): fetch the model again") from None
+        for name, text in own.items():
+            if not isinstance(text, str | None):
+                raise UserError(f"{path}: prompt {name!r} is {text!r}, no text: fetch the model again")
         # sentence-transformers knows these two even where a model does not.
-        named = {"query": "", "document": "", **config.get("prompts", {}), **(given or {})}
+        named = {"query": "", "document": "", **own, **(given or {})}
         default = default or config.get("default_prompt_name")
         if default is not None and default not in named:
             raise ValueError(f"default_prompt_name {default!r} is none of the prompts {', '.join(named)}")

@@ -46,6 +46,11 @@ class ExitRule:
         Raises:
             ValueError: l_min or k do not fit the depth, or a value is out of range.
         """
+        for name, value in (("min_layer", self.min_layer), ("patience", self.patience)):
+            if type(value) is not int:
+                raise ValueError(f"{name} {value!r} is not a whole number")
+        if isinstance(self.threshold, bool) or not isinstance(self.threshold, float | int):
+            raise ValueError(f"threshold {self.threshold!r} is not a number")
         if not -1.0 <= self.threshold <= 1.0:
             raise ValueError(f"threshold {self.threshold} is not a cosine: it lies between -1 and 1")
         if not 1 <= self.min_layer <= depth:

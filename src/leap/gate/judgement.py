@@ -4,8 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from leap.errors import UserError
-from leap.evaluation.evidence import Evidence, read_evidence
-from leap.files import read_json
+from leap.evaluation.evidence import Evidence, read_evidence, read_evidence_file
 from leap.gate.binding import refuse_unbound
 from leap.gate.verdict import verdict_of
 from leap.settings import Settings
@@ -57,7 +56,7 @@ def judge_folder(settings: Settings, folder: Path, models: Path | None = None) -
         )
     verdicts = []
     for found in folders:
-        head = read_json(found / "diagnose.json", "dvc repro")
+        head = read_evidence_file(found / "diagnose.json")
         variant, seed = str(head.get("variant")), head.get("seed")
         if found.name != f"{variant}-{seed}" or not isinstance(seed, int):
             raise UserError(f"{found} holds the evidence of {variant}-{seed}: its name must be that")

@@ -6,7 +6,7 @@ from typing import Any
 
 from leap.evaluation.evidence import Evidence
 from leap.exports.card import model_card
-from leap.files import write_json
+from leap.files import write_sealed
 from leap.gate.metrics import data_behind
 from leap.gate.registry import note_refusal, promote
 from leap.settings import Settings
@@ -45,5 +45,5 @@ def register(settings: Settings, evidence: Evidence, verdict: dict[str, Any]) ->
                 "version %d is refused now but has the alias %s", before.version, ", ".join(before.aliases)
             )
         done = {**verdict, "registry": before and before.as_json()}
-    write_json(VERDICTS / f"{verdict['variant']}-{verdict['seed']}.json", done)
+    write_sealed(VERDICTS / f"{verdict['variant']}-{verdict['seed']}.json", done)
     return done

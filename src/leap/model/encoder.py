@@ -20,9 +20,17 @@ from leap.model.batches import Batch
 from leap.model.families import BERT, FAMILIES, Family
 from leap.model.pooling import Pooling, read_pooling
 from leap.model.relative import RelativeBias
-from leap.model.weights import from_hugging_face, read_weights, to_hugging_face
+from leap.model.weights import (
+    check_depth,
+    check_shapes,
+    from_hugging_face,
+    read_weights,
+    to_hugging_face,
+)  # fmt: skip
 
 PLAIN_ATTENTION = 64
+# No size of a model is above this: a damaged one would ask for all memory.
+LARGEST = 2**24
 
 
 @dataclass(frozen=True)
@@ -63,12 +71,14 @@ class EncoderConfig:
             UserError: there is none, or it is of a family that this encoder does not compute.
         """
         try:
-            config = json.loads((folder / "config.json").read_text())
+            config = dict(json.loads((folder / "config.json").read_text(encoding="utf-8")))
         except FileNotFoundError:
             raise UserError(f"{folder} has no config.json: it is not a model folder") from None
-        except ValueError as error:
-            raise UserError(f"{folder}/config.json is not JSON ({error}): fetch the model again") from None
-        family = FAMILIES.get(config.get("model_type"))
+        except (ValueError, TypeError, RecursionError) as error:
+            raise UserError(
+                f"{folder}/config.json is not a JSON object ({error}): fetch the model again"
+            ) from None
+        family = FAMILIES.get(str(config.get("model_type")))
         act = config.get(family.activation if family else "hidden_act")
         positions = config.get("position_embedding_type", "absolute")
         if family is None or act != "gelu" or positions != "absolute" or config.get("is_decoder"):
@@ -86,7 +96,37 @@ class EncoderConfig:
         pad_token = config.get("pad_token_id")
         default = 1 if family.places_after_padding else 0
         shape.setdefault("token_types", 0)
-        return cls(**shape, family=family, pad_token=default if pad_token is None else pad_token)
+        found = cls(**shape, family=family, pad_token=default if pad_token is None else pad_token)
+        found.check(folder)
+        return found
+
+    def check(self, folder: Path) -> None:
+        """Refuses numbers that no model has.
+
+        Raises:
+            UserError: a number is of another type or out of range.
+        """
+        least = {"token_types": 0, "relative_buckets": 0, "pad_token": 0}
+        sizes = ("layers", "width", "heads", "intermediate", "vocabulary", "positions", *least)
+        for name in sizes:
+            value = getattr(self, name)
+            if type(value) is not int or not least.get(name, 1) <= value <= LARGEST:
+                key = self.family.keys.get(name, "pad_token_id")
+                raise UserError(
+                    f"{folder}/config.json: {key} {value!r} is not a whole number from {least.get(name, 1)}: "
+                    "fetch the model again"
+                )
+        if self.width % self.heads or self.max_tokens < 2 or self.pad_token >= self.vocabulary:
+            raise UserError(
+                f"{folder}/config.json: width {self.width}, {self.heads} heads, {self.positions} positions, "
+                f"{self.vocabulary} tokens and padding {self.pad_token} do not fit together: fetch the model "
+                "again"
+            )
+        if not isinstance(self.layer_norm_eps, float | int) or not 0 < self.layer_norm_eps < 1:
+            raise UserError(
+                f"{folder}/config.json: layer_norm_eps {self.layer_norm_eps!r} is not between 0 and 1: "
+                "fetch the model again"
+            )
 
     def hugging_face(self) -> dict[str, Any]:
         """The same shape as a Hugging Face config.json."""
@@ -217,7 +257,10 @@ class Encoder(nn.Module):
         kept = replace(config, layers=config.layers if layers is None else layers)
         encoder = cls(kept, read_pooling(folder))
         weights = read_weights(folder, kept.family)
-        encoder.load_state_dict(from_hugging_face(weights, kept.family, kept.layers, folder))
+        check_depth(weights, kept.family, config.layers, folder)
+        state = from_hugging_face(weights, kept.family, kept.layers, folder)
+        check_shapes(state, encoder.state_dict(), folder)
+        encoder.load_state_dict(state)
         return encoder.eval()
 
     def save(self, folder: Path) -> None:

@@ -1,13 +1,23 @@
 """A model by its name: a local folder, an installed package, or a repository of the Hugging Face Hub."""
 
-from importlib.metadata import PackageNotFoundError, distribution
+import re
+from base64 import urlsafe_b64encode
+from importlib.metadata import PackageNotFoundError, PackagePath, distribution
 from pathlib import Path
 
 from leap.errors import UserError
+from leap.files import sha256_of
 from leap.hub import fetch
+from leap.sums import FILE as SUMS
+from leap.sums import check_sums
 
 WEIGHTS = "model.safetensors"
+# Of a hub repository: no part begins with a dot, so that none is a folder above.
+_REPOSITORY = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*/[A-Za-z0-9_][A-Za-z0-9_.-]*")
 HUB_FILES = ("*.json", "*.txt", "*.model", "1_Pooling/*", WEIGHTS)
+# What SHA256SUMS of a model folder leaves out: the exit rule may be set by hand, the card comes later, and
+# the others name the weights that they were made for and carry hashes of their own.
+CHANGING = ("leap.json", "README.md", "calibration.json", "lens.safetensors", "heads.safetensors")
 # As in sentence-transformers, a name without its owner is one of theirs.
 DEFAULT_OWNER = "sentence-transformers"
 
@@ -53,7 +63,9 @@ def package_folder(package: str) -> Path:
             f"package {package!r}: expected one folder with config.json and {WEIGHTS}, found "
             f"{len(complete)} ({', '.join(complete) or 'none'})"
         )
-    return Path(str(installed.locate_file(complete[0])))
+    folder = Path(str(installed.locate_file(complete[0])))
+    _check_record(package, [file for file in installed.files or () if file.parent.as_posix() == complete[0]])
+    return folder
 
 
 def hub_folder(repo: str, revision: str) -> Path:
@@ -66,10 +78,10 @@ def hub_folder(repo: str, revision: str) -> Path:
 
 
 def check_files(folder: Path) -> None:
-    """Refuses a folder that lacks config.json or the safetensors.
+    """Refuses a folder that lacks config.json or the safetensors, or whose SHA256SUMS do not hold.
 
     Raises:
-        UserError: one is missing.
+        UserError: a file is missing or changed.
     """
     if not (folder / "config.json").is_file():
         raise UserError(f"{folder} has no config.json: it is not a Hugging Face model folder")
@@ -82,6 +94,27 @@ def check_files(folder: Path) -> None:
             "m = 'OLD FOLDER OR REPOSITORY'; AutoModel.from_pretrained(m).save_pretrained('NEW FOLDER'); "
             "T.from_pretrained(m).save_pretrained('NEW FOLDER')\""
         )
+    check_sums(
+        folder, f"train or copy the model again, or delete {SUMS} if you changed the folder on purpose"
+    )
+
+
+def _check_record(package: str, files: list[PackagePath]) -> None:
+    """Compares a package's files with the sha256 that pip recorded of them at the installation."""
+    for file in files:
+        if file.hash is None or file.hash.mode != "sha256":
+            continue
+        path = Path(str(file.locate()))
+        if not path.is_file() or _record_hash(path) != file.hash.value:
+            raise UserError(
+                f"{path} is missing or is not the file that pip installed: "
+                f"`pip install --force-reinstall {package}`"
+            )
+
+
+def _record_hash(path: Path) -> str:
+    """As in RECORD: base64 of the sha256 without padding (packaging.python.org, "Recording projects")."""
+    return urlsafe_b64encode(bytes.fromhex(sha256_of(path))).rstrip(b"=").decode()
 
 
 def _is_installed(name: str) -> bool:
@@ -94,6 +127,8 @@ def _is_installed(name: str) -> bool:
 
 def _from_hub(name: str, revision: str | None) -> Path:
     repo = name if "/" in name else f"{DEFAULT_OWNER}/{name}"
+    if not _REPOSITORY.fullmatch(repo):
+        raise UserError(f"{name!r} is neither a folder nor the name of a model: a hub id is owner/name")
     try:
         return hub_folder(repo, revision or "main")
     except UserError as error:

@@ -38,4 +38,15 @@ def locate(source: ModelSource) -> Located:
             f"{folder / WEIGHTS} is not the model of the settings: expected sha256 {source.sha256}, found "
             f"{found}; get the right file, or name its sha256 in the settings"
         )
+    if source.tokenizer_sha256 is not None:
+        _check_tokenizer(folder / "tokenizer.json", source.tokenizer_sha256)
     return Located(folder, found)
+
+
+def _check_tokenizer(path: Path, expected: str) -> None:
+    found = sha256_of(path) if path.is_file() else "no file"
+    if found != expected:
+        raise UserError(
+            f"{path} is not the tokenizer of the settings: expected sha256 {expected}, found {found}; get "
+            "the right file, or name its sha256 in the settings"
+        )

@@ -21,6 +21,8 @@ def read_pooling(folder: Path) -> Pooling:
     """
     path = _pooling_config(folder)
     content = _read(path) if path.exists() else {}
+    if not isinstance(content, dict):
+        raise UserError(f"{path} is not a JSON object: fetch the model again")
     modes = pooling_modes(content)
     if modes == ["cls"]:
         return "cls"
@@ -53,7 +55,7 @@ def pooling_modes(content: dict[str, Any]) -> list[str]:
     """The modes that a Pooling module's config.json switches on; the mean where it says nothing."""
     if "pooling_mode" in content:
         named = content["pooling_mode"]
-        return [named] if isinstance(named, str) else list(named)
+        return [str(name) for name in named] if isinstance(named, list) else [str(named)]
     on = [key for key, value in content.items() if key.startswith("pooling_mode_") and value]
     return [_FLAGS.get(key, key.removeprefix("pooling_mode_")) for key in on] or ["mean"]
 
@@ -68,11 +70,16 @@ def _modules(folder: Path) -> list[tuple[str, str]]:
     path = folder / "modules.json"
     if not path.exists():
         return []
-    return [(module["type"].rpartition(".")[2], module.get("path", "")) for module in _read(path)]
+    try:
+        return [
+            (str(module["type"]).rpartition(".")[2], str(module.get("path", ""))) for module in _read(path)
+        ]
+    except (TypeError, KeyError, AttributeError):
+        raise UserError(f"{path} is not a list of modules: fetch the model again") from None
 
 
 def _read(path: Path) -> Any:
     try:
         return json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UserError(f"{path} is not JSON ({error}): fetch the model again") from None

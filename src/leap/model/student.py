@@ -10,10 +10,13 @@ from torch import Tensor, nn
 
 from leap.errors import UserError
 from leap.exits.rules import ExitRule
+from leap.files import write_sealed
 from leap.model.encoder import Encoder, EncoderConfig
+from leap.model.find import CHANGING
 from leap.model.locate import locate
 from leap.model.tokenizer import lowers_case
 from leap.settings.student import ColdStart, GrownStart, StudentSettings
+from leap.sums import write_sums
 
 # The last three are RoBERTa's and XLM-R's.
 TOKENIZER_FILES = (
@@ -98,9 +101,10 @@ def save_student(
             "max_seq_length": max_length,
             "do_lower_case": lowers_case(tokenizer_folder),
         },
-        "leap.json": {"exit": asdict(rule)},
     }.items():
         (folder / name).write_text(json.dumps(content, indent=2) + "\n")
+    write_sealed(folder / "leap.json", {"exit": asdict(rule)})
+    write_sums(folder, CHANGING)
 
 
 def _shape(settings: StudentSettings, teacher: EncoderConfig) -> EncoderConfig:

@@ -55,6 +55,36 @@ def from_hugging_face(weights: State, family: Family, layers: int, folder: Path)
     return state
 
 
+def check_depth(weights: State, family: Family, layers: int, folder: Path) -> None:
+    """Refuses weights that have more layers than config.json says: the last one would be the wrong one.
+
+    Raises:
+        UserError: they have more.
+    """
+    start = f"{family.layers}."
+    numbers = {name.removeprefix(start).split(".", 1)[0] for name in weights if name.startswith(start)}
+    found = max((int(number) for number in numbers if number.isdigit()), default=-1) + 1
+    if found > layers:
+        raise UserError(
+            f"{folder}/config.json says {layers} layers, model.safetensors has {found}: they are not of one "
+            "model; fetch or train it again"
+        )
+
+
+def check_shapes(state: State, wanted: State, folder: Path) -> None:
+    """Refuses weights of another shape than config.json says.
+
+    Raises:
+        UserError: a tensor has another shape.
+    """
+    for name, tensor in wanted.items():
+        if name in state and state[name].shape != tensor.shape:
+            raise UserError(
+                f"{folder}/model.safetensors: {name} is {list(state[name].shape)}, config.json wants "
+                f"{list(tensor.shape)}: they are not of one model; fetch or train it again"
+            )
+
+
 def to_hugging_face(state: State, family: Family, layers: int) -> State:
     """The weights by Hugging Face's names."""
     named = {theirs: state[ours] for ours, theirs in _plain_names(family, layers)}

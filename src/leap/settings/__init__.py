@@ -12,7 +12,8 @@ from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
 from leap.errors import UserError
-from leap.settings.base import Block, Name
+from leap.settings.base import Block, Name, Seeds
+from leap.settings.contradictions import block, contradictions, variant_contradictions
 from leap.settings.data import DataSettings, ValidationSettings
 from leap.settings.evaluation import EvaluationSettings, LatencySettings, TrackingSettings
 from leap.settings.gate import GateSettings
@@ -40,35 +41,12 @@ class VariantSettings(Block):
     train: TrainSettings
     exit: ExitSettings
 
-    def contradictions(self) -> list[str]:
-        """What does not fit together, each with its key.
-
-        A ready checkpoint's depth is known only when it loads, and is checked there.
-        """
-        found = []
-        if self.checkpoint is None:
-            depth = self.student.layers
-            if self.exit.min_layer > depth:
-                found.append(
-                    f"exit: min_layer {self.exit.min_layer} is above the depth, student.layers {depth}"
-                )
-            if self.exit.patience >= depth:
-                found.append(
-                    f"exit: patience {self.exit.patience} must be below the depth, student.layers {depth}"
-                )
-        if self.train.max_length > self.student.max_length:
-            found.append(
-                f"train.max_length: {self.train.max_length} is above "
-                f"student.max_length {self.student.max_length}"
-            )
-        return found
-
 
 class Settings(Block):
     """params.yaml."""
 
     profile: str
-    seeds: Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1)]
+    seeds: Seeds
     data: DataSettings
     validation: ValidationSettings
     similarity: Annotated[dict[Name, PairSource], Field(min_length=1)]
@@ -85,31 +63,6 @@ class Settings(Block):
     gate: GateSettings
     monitoring: MonitoringSettings
     tracking: TrackingSettings
-
-    def contradictions(self) -> list[str]:
-        """What does not fit together, each with its key."""
-        found = []
-        if self.evaluation.primary_set not in self.similarity:
-            found.append(
-                f"evaluation.primary_set: {self.evaluation.primary_set!r} is not a block of similarity "
-                f"({', '.join(self.similarity)})"
-            )
-        for key in ("baseline", "fixed_depth"):
-            name = getattr(self.gate, key)
-            if name not in self.variants:
-                found.append(f"gate.{key}: {name!r} is not a block of variants ({', '.join(self.variants)})")
-        if self.exit.calibration is not None and not self.data.held_out:
-            found.append("exit.calibration: it needs sentences, but data.held_out is 0")
-        for key, check in self.gate.checks.items():
-            block, name = check.data_set() or ("", "")
-            if block and name not in getattr(self, block):
-                found.append(
-                    f"gate.checks.{key}.metric: {name!r} of {check.metric} is not a block of {block} "
-                    f"({', '.join(getattr(self, block))})"
-                )
-        if len(set(self.seeds)) < len(self.seeds):
-            found.append(f"seeds: {self.seeds} names a seed twice")
-        return found + self._resolved("", Variant(description="")).contradictions()
 
     def variant(self, name: str) -> VariantSettings:
         """The settings of one variant, its changes merged into the shared blocks.
@@ -201,24 +154,26 @@ def parse_settings(content: Any, origin: str) -> Settings:
     Raises:
         UserError: lists every mistake with its key.
     """
+    mistakes: list[str] = []
+    settings = None
     try:
         settings = Settings.model_validate(content)
-    except ValidationError as error:
-        mistakes = [*_messages(error), *_variant_mistakes(content)]
-        raise UserError(_listed(origin, mistakes)) from None
-    mistakes = settings.contradictions() + _variant_mistakes(content)
-    if mistakes:
-        raise UserError(_listed(origin, mistakes))
+    except (ValidationError, RecursionError) as error:
+        mistakes += _messages(error) if isinstance(error, ValidationError) else ["nested too deeply"]
+    if isinstance(content, dict):
+        mistakes += contradictions(content)
+        mistakes += _block_contradictions(content, {})
+        mistakes += _variant_mistakes(content)
+    if settings is None or mistakes:
+        raise UserError(_listed(origin, list(dict.fromkeys(mistakes))))
     return settings
 
 
-def _variant_mistakes(content: Any) -> list[str]:
+def _variant_mistakes(content: dict[str, Any]) -> list[str]:
     """The mistakes of each variant with its changes applied, also where the rest has mistakes of its own.
 
     A mistake that the shared blocks have without the variant's changes is theirs and not listed again.
     """
-    if not isinstance(content, dict) or not isinstance(content.get("variants"), dict):
-        return []
     shared = _resolved_mistakes(content, "", {})
     found = []
     for key, base, name, variant in _all_variants(content):
@@ -233,28 +188,40 @@ def _all_variants(content: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]
 
     A study's own blocks come first, as a variant without changes.
     """
-    for name, variant in content["variants"].items():
+    for name, variant in block(content, "variants").items():
         if isinstance(variant, dict):
             yield f"variants.{name}", content, str(name), variant
-    studies = content.get("studies")
-    for study, block in studies.items() if isinstance(studies, dict) else ():
-        if isinstance(block, dict) and isinstance(block.get("variants"), dict):
-            base = {key: merge(content.get(key), block.get(key) or {}) for key in BLOCKS}
+    for study, changes in block(content, "studies").items():
+        if isinstance(changes, dict):
+            base = {key: merge(content.get(key), changes.get(key) or {}) for key in BLOCKS}
             yield f"studies.{study}", base, "", {}
-            for name, variant in block["variants"].items():
+            for name, variant in block(changes, "variants").items():
                 if isinstance(variant, dict):
                     yield f"studies.{study}.variants.{name}", base, str(name), variant
 
 
 def _resolved_mistakes(content: dict[str, Any], name: str, variant: dict[str, Any]) -> list[str]:
-    blocks = {key: merge(content.get(key), variant.get(key) or {}) for key in BLOCKS}
+    found = _block_contradictions(content, variant)
     try:
-        resolved = VariantSettings.model_validate(
-            {"name": name, "description": "", "checkpoint": variant.get("checkpoint"), **blocks}
+        VariantSettings.model_validate(
+            {
+                "name": name,
+                "description": "",
+                "checkpoint": variant.get("checkpoint"),
+                **_resolved_blocks(content, variant),
+            }
         )
     except ValidationError as error:
-        return _messages(error)
-    return resolved.contradictions()
+        return _messages(error) + found
+    return found
+
+
+def _block_contradictions(content: dict[str, Any], variant: dict[str, Any]) -> list[str]:
+    return variant_contradictions(_resolved_blocks(content, variant), variant.get("checkpoint") is not None)
+
+
+def _resolved_blocks(content: dict[str, Any], variant: dict[str, Any]) -> dict[str, Any]:
+    return {key: merge(content.get(key), variant.get(key) or {}) for key in BLOCKS}
 
 
 def _messages(error: ValidationError, prefix: str = "") -> list[str]:

@@ -4,7 +4,7 @@ from typing import Annotated
 
 from pydantic import Field, field_validator
 
-from leap.settings.base import Block, Name
+from leap.settings.base import Block, Name, SafePath
 from leap.settings.sources import TextSource
 
 
@@ -25,7 +25,7 @@ class PassageSettings(Block):
 class DataSettings(Block):
     """Training text and where local files lie."""
 
-    folder: str = Field(min_length=1)
+    folder: SafePath
     seed: int = Field(ge=0)
     min_characters: int = Field(ge=1)
     max_characters: int = Field(ge=21)

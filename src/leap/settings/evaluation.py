@@ -1,9 +1,9 @@
 """How models are measured."""
 
 from itertools import pairwise
-from typing import Annotated, Literal, Self
+from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator
 
 from leap.settings.base import Block, Fraction
 
@@ -35,11 +35,12 @@ class EvaluationSettings(Block):
     bootstrap: int = Field(ge=100)
     seed: int = Field(ge=0)
 
-    @model_validator(mode="after")
-    def _bins_ascend(self) -> Self:
-        if any(low >= high for low, high in pairwise(self.length_bins)):
-            raise ValueError(f"length_bins must ascend: {self.length_bins}")
-        return self
+    @field_validator("length_bins")
+    @classmethod
+    def _bins_ascend(cls, bins: list[int]) -> list[int]:
+        if any(low >= high for low, high in pairwise(bins)):
+            raise ValueError("must ascend")
+        return bins
 
 
 class LatencySettings(Block):

@@ -1,8 +1,8 @@
 """The gate's checks: data, not code."""
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, ValidationInfo, field_validator
 
 from leap.settings.base import Block, Name
 
@@ -20,17 +20,19 @@ class Check(Block):
     above: float | None = None
     at_least: float | None = None
     below: float | None = None
-    at_most: float | None = None
+    at_most: float | None = Field(default=None, validate_default=True)
     # Judge the bound of the 95 % interval that is worse for the model; without an interval the check fails.
     by_interval: bool = False
     severity: Literal["refuse", "warn"] = "refuse"
 
-    @model_validator(mode="after")
-    def _one_bound(self) -> Self:
-        bounds = [self.above, self.at_least, self.below, self.at_most]
-        if sum(bound is not None for bound in bounds) != 1:
+    @field_validator("at_most")
+    @classmethod
+    def _one_bound(cls, at_most: float | None, others: ValidationInfo) -> float | None:
+        read = {name: others.data[name] for name in ("above", "at_least", "below") if name in others.data}
+        given = [value for value in (*read.values(), at_most) if value is not None]
+        if len(given) > 1 or (not given and len(read) == 3):
             raise ValueError("give exactly one of above, at_least, below and at_most")
-        return self
+        return at_most
 
     def data_set(self) -> tuple[str, str] | None:
         """The block of the settings and the set in it that the metric names; null where it names none."""

@@ -1,28 +1,28 @@
 """Where text, evaluation sets and models come from: a hub, a local path, an installed package."""
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, ValidationInfo, field_validator
 
-from leap.settings.base import Block, Revision, Sha256
+from leap.settings.base import Block, FileName, InnerPath, Package, Repository, Revision, SafePath, Sha256
 
-Packages = Annotated[list[str], Field(min_length=1)]
+Packages = Annotated[list[Package], Field(min_length=1)]
 
 
 class HubFiles(Block):
     """Parquet, CSV, JSON-lines or text files of a data set on the Hugging Face Hub, at a pinned commit."""
 
     kind: Literal["hub"]
-    repo: str = Field(pattern=r"^[\w.-]+/[\w.-]+$")
+    repo: Repository
     revision: Revision
-    files: Annotated[list[str], Field(min_length=1)]
+    files: Annotated[list[InnerPath], Field(min_length=1)]
 
 
 class LocalFiles(Block):
     """A file, or a pattern of files, under `data.folder`: parquet, csv, tsv, jsonl or txt."""
 
     kind: Literal["local"]
-    path: str = Field(min_length=1)
+    path: InnerPath
 
 
 class HubText(HubFiles):
@@ -85,19 +85,19 @@ class HubCollection(RetrievalSetting):
     """A BEIR collection on the hub: parquet or jsonl corpus and queries, qrels of one split."""
 
     kind: Literal["hub"]
-    repo: str = Field(pattern=r"^[\w.-]+/[\w.-]+$")
+    repo: Repository
     revision: Revision
-    corpus: str
-    queries: str
-    qrels: str
+    corpus: InnerPath
+    queries: InnerPath
+    qrels: InnerPath
 
 
 class LocalCollection(RetrievalSetting):
     """A folder in BEIR form under `data.folder`: corpus, queries and qrels as jsonl/tsv or parquet."""
 
     kind: Literal["local"]
-    path: str = Field(min_length=1)
-    split: str = "test"
+    path: InnerPath
+    split: FileName = "test"
 
 
 class PackageCollection(RetrievalSetting):
@@ -108,11 +108,12 @@ class PackageCollection(RetrievalSetting):
     queries: int = Field(ge=10)
     documents: int = Field(ge=10)
 
-    @model_validator(mode="after")
-    def _documents_hold_the_queries(self) -> Self:
-        if self.documents < self.queries:
+    @field_validator("documents")
+    @classmethod
+    def _documents_hold_the_queries(cls, documents: int, others: ValidationInfo) -> int:
+        if documents < others.data.get("queries", documents):
             raise ValueError("documents must be at least queries: every query has one relevant document")
-        return self
+        return documents
 
 
 RetrievalSource = Annotated[HubCollection | LocalCollection | PackageCollection, Field(discriminator="kind")]
@@ -122,25 +123,29 @@ class HubModel(Block):
     """A model on the hub at a pinned commit; only safetensors are read."""
 
     kind: Literal["hub"]
-    repo: str = Field(pattern=r"^[\w.-]+/[\w.-]+$")
+    repo: Repository
     revision: Revision
     sha256: Sha256 | None = None
+    tokenizer_sha256: Sha256 | None = None
 
 
 class LocalModel(Block):
     """A model folder on disk, as Hugging Face or sentence-transformers saves it."""
 
     kind: Literal["local"]
-    path: str = Field(min_length=1)
+    path: SafePath
     sha256: Sha256 | None = None
+    # Of tokenizer.json: another one of the same size would go unnoticed.
+    tokenizer_sha256: Sha256 | None = None
 
 
 class PackageModel(Block):
     """A model folder inside an installed package, read as data: the package is never imported."""
 
     kind: Literal["package"]
-    package: str
+    package: Package
     sha256: Sha256
+    tokenizer_sha256: Sha256 | None = None
 
 
 ModelSource = Annotated[HubModel | LocalModel | PackageModel, Field(discriminator="kind")]

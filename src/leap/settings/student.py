@@ -1,8 +1,8 @@
 """The student: its shape, how it starts, its objective and its training (paper, Appendix L)."""
 
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, ValidationInfo, field_validator
 
 from leap.settings.base import Block, Fraction, Weight
 from leap.settings.sources import ModelSource
@@ -35,11 +35,13 @@ class StudentSettings(Block):
     max_length: int = Field(ge=8, le=8192)
     start: Start
 
-    @model_validator(mode="after")
-    def _heads_divide_width(self) -> Self:
-        if self.width % self.heads:
-            raise ValueError(f"width {self.width} is not a multiple of heads {self.heads}")
-        return self
+    @field_validator("heads")
+    @classmethod
+    def _heads_divide_width(cls, heads: int, others: ValidationInfo) -> int:
+        width = others.data.get("width", heads)
+        if width % heads:
+            raise ValueError(f"width {width} is not a multiple of heads {heads}")
+        return heads
 
 
 class LayerWeights(Block):
@@ -50,11 +52,12 @@ class LayerWeights(Block):
     final: Weight
     late_from: int = Field(ge=1)
 
-    @model_validator(mode="after")
-    def _not_all_zero(self) -> Self:
-        if self.early + self.late + self.final == 0:
+    @field_validator("final")
+    @classmethod
+    def _not_all_zero(cls, final: float, others: ValidationInfo) -> float:
+        if final + others.data.get("early", 1.0) + others.data.get("late", 1.0) == 0:
             raise ValueError("at least one of early, late and final must be above 0")
-        return self
+        return final
 
 
 class LossSettings(Block):
@@ -77,11 +80,12 @@ class LossSettings(Block):
     ramp: tuple[Fraction, Fraction]
     layer_map: Literal["uniform", "interpolate"]
 
-    @model_validator(mode="after")
-    def _ramp_rises(self) -> Self:
-        if self.ramp[0] > self.ramp[1]:
-            raise ValueError(f"ramp must rise: {list(self.ramp)}")
-        return self
+    @field_validator("ramp")
+    @classmethod
+    def _ramp_rises(cls, ramp: tuple[float, float]) -> tuple[float, float]:
+        if ramp[0] > ramp[1]:
+            raise ValueError("must rise")
+        return ramp
 
 
 class AdaptiveLayerSettings(Block):
@@ -108,12 +112,6 @@ Loss = Annotated[LossSettings | AdaptiveLayerSettings, Field(discriminator="kind
 class TrainSettings(Block):
     """The trainer."""
 
-    @model_validator(mode="after")
-    def _processes_share_a_batch(self) -> Self:
-        if self.batch_size % self.processes:
-            raise ValueError(f"batch_size {self.batch_size} is not a multiple of processes {self.processes}")
-        return self
-
     epochs: int = Field(ge=1)
     batch_size: int = Field(ge=2)
     learning_rate: Annotated[float, Field(gt=0.0)]
@@ -134,6 +132,14 @@ class TrainSettings(Block):
     keep_checkpoints: int = Field(ge=1)
     # Fit learned exit heads on the training sentences once the student is trained.
     heads: bool = False
+
+    @field_validator("processes")
+    @classmethod
+    def _processes_share_a_batch(cls, processes: int, others: ValidationInfo) -> int:
+        batch_size = others.data.get("batch_size", 0)
+        if batch_size % processes:
+            raise ValueError(f"batch_size {batch_size} is not a multiple of processes {processes}")
+        return processes
 
 
 class CalibrationSettings(Block):

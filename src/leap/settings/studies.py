@@ -1,10 +1,10 @@
 """Studies: variants beside the main ones, trained at a size of their own, for one table of the paper each."""
 
-from typing import Annotated, Any, Self
+from typing import Annotated, Any
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
-from leap.settings.base import Block, Name
+from leap.settings.base import Block, Name, Seeds
 from leap.settings.sources import ModelSource
 from leap.settings.variant import Variant
 
@@ -23,7 +23,7 @@ class Study(Block):
 
     description: str
     # null: the seeds of the pipeline.
-    seeds: Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1)] | None = None
+    seeds: Seeds | None = None
     # The first ones of the training text, which is in a random order; null: all.
     sentences: int | None = Field(default=None, ge=100)
     student: dict[str, Any] = {}
@@ -39,9 +39,3 @@ class Study(Block):
     widths: list[Annotated[float, Field(gt=0.0, le=1.0)]] = []
     # The same checkpoint with its linear layers in int8, and the time of both (on the CPU).
     int8: bool = False
-
-    @model_validator(mode="after")
-    def _seeds_differ(self) -> Self:
-        if self.seeds is not None and len(set(self.seeds)) < len(self.seeds):
-            raise ValueError(f"seeds: {self.seeds} names a seed twice")
-        return self

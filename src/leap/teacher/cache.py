@@ -12,7 +12,14 @@ from torch import Tensor
 
 from leap.errors import UserError
 from leap.exits.encoder import resolve_device
-from leap.files import read_json, sha256_of, sha256_of_sentences, whole_file, write_json
+from leap.files import (
+    read_json,
+    sha256_of,
+    sha256_of_sentences,
+    was_changed,
+    whole_file,
+    write_sealed,
+)  # fmt: skip
 from leap.model.batches import by_length
 from leap.model.encoder import Encoder, EncoderConfig
 from leap.model.locate import Located
@@ -54,9 +61,10 @@ def build_cache(
     tokenizer = SentenceTokenizer(teacher.folder, max_length)
     identity = identity_of(teacher, sentences, layers, max_length)
     folder.mkdir(parents=True, exist_ok=True)
-    if _begin(folder, identity):
+    whole = _begin(folder, identity)
+    if whole is not None:
         log.info("the teacher cache is whole: nothing to compute")
-        return dict(read_json(folder / "manifest.json", "dvc repro cache_teacher"))
+        return whole
     rows = _rows_per_shard(len(sentences), len(layers) * encoder.config.width * 2)
     starts = range(0, len(sentences), rows)
     shards = []
@@ -66,10 +74,11 @@ def build_cache(
             path = folder / f"shard-{number:05d}.bin"
             if not _is_whole(path):
                 _write_shard(path, _pooled(encoder, tokenizer(part), layers), start)
-            shards.append(read_json(path.with_suffix(".json"), "dvc repro cache_teacher"))
+            shard = read_json(path.with_suffix(".json"), "dvc repro cache_teacher")
+            shards.append({key: shard[key] for key in ("file", "rows", "sha256")})
             progress.update(len(part))
     manifest = identity | {"shards": shards}
-    write_json(folder / "manifest.json", manifest)
+    write_sealed(folder / "manifest.json", manifest)
     for path in (*folder.glob("shard-*.json"), folder / "building.json"):
         path.unlink(missing_ok=True)
     return manifest
@@ -159,22 +168,41 @@ def check_mean_pooling(folder: Path) -> None:
         )
 
 
-def _begin(folder: Path, identity: dict[str, Any]) -> bool:
-    """Whether the cache is whole already; else keeps only shards of the same identity."""
+def _begin(folder: Path, identity: dict[str, Any]) -> dict[str, Any] | None:
+    """The manifest of a cache that is whole already; else keeps only shards of the same identity."""
     manifest, building = folder / "manifest.json", folder / "building.json"
-    if manifest.exists():
-        found = json.loads(manifest.read_text())
-        shards = found.pop("shards")
-        whole = all(
-            (folder / shard["file"]).exists() and sha256_of(folder / shard["file"]) == shard["sha256"]
-            for shard in shards
-        )
-        if found == identity and whole:
-            return True
-    if not building.exists() or json.loads(building.read_text()) != identity:
+    found = _as_written(manifest)
+    if found is not None:
+        made_from = {key: value for key, value in found.items() if key != "shards"}
+        if made_from == identity and all(_holds(folder, shard) for shard in found["shards"]):
+            return found
+    if _as_written(building) != identity:
         for path in (*folder.glob("shard-*"), manifest):
             path.unlink(missing_ok=True)
-        write_json(building, identity)
+        write_sealed(building, identity)
+    return None
+
+
+def _as_written(path: Path) -> dict[str, Any] | None:
+    """The content of one of the cache's own JSON files; None where it is missing or damaged."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    except ValueError:
+        content = None
+    if not isinstance(content, dict) or "seal" not in content or was_changed(content):
+        log.warning("%s is damaged: what it speaks of is computed anew", path)
+        return None
+    content.pop("seal")
+    return content
+
+
+def _holds(folder: Path, shard: dict[str, Any]) -> bool:
+    path = folder / shard["file"]
+    if path.exists() and sha256_of(path) == shard["sha256"]:
+        return True
+    log.warning("%s is missing or was changed after it was written: it is computed anew", path)
     return False
 
 
@@ -184,8 +212,8 @@ def _rows_per_shard(rows: int, row_bytes: int) -> int:
 
 
 def _is_whole(path: Path) -> bool:
-    side = path.with_suffix(".json")
-    return side.exists() and path.exists() and sha256_of(path) == json.loads(side.read_text())["sha256"]
+    shard = _as_written(path.with_suffix(".json"))
+    return shard is not None and _holds(path.parent, shard)
 
 
 def _write_shard(path: Path, rows: "np.ndarray[Any, np.dtype[np.float16]]", start: int) -> None:
@@ -195,7 +223,7 @@ def _write_shard(path: Path, rows: "np.ndarray[Any, np.dtype[np.float16]]", star
         raise UserError(f"the teacher's vector of sentence {row} of data/sentences.parquet is not finite")
     with whole_file(path) as beside:
         rows.tofile(beside)
-    write_json(path.with_suffix(".json"), {"file": path.name, "rows": len(rows), "sha256": sha256_of(path)})
+    write_sealed(path.with_suffix(".json"), {"file": path.name, "rows": len(rows), "sha256": sha256_of(path)})
 
 
 @torch.inference_mode()

@@ -8,7 +8,7 @@ from typing import Literal
 import torch
 
 from leap.errors import UserError
-from leap.files import read_json, sha256_of_sentences
+from leap.files import read_json, sha256_of, sha256_of_sentences
 from leap.model.locate import Located
 from leap.teacher.cache import TeacherCache
 from leap.teacher.interface import Teacher
@@ -47,7 +47,14 @@ def open_teacher(
         UserError: it was prepared from another teacher or text, or a shard is missing or changed.
     """
     manifest = read_json(folder / "manifest.json", "dvc repro cache_teacher")
-    for key, wanted in {"teacher": teacher.sha256, "sentences": sha256_of_sentences(sentences)}.items():
+    if not isinstance(manifest, dict) or "seal" not in manifest:
+        raise UserError(f"{folder}/manifest.json has no seal: `dvc repro cache_teacher` makes the right one")
+    expected = {
+        "teacher": teacher.sha256,
+        "tokenizer": sha256_of(teacher.folder / "tokenizer.json"),
+        "sentences": sha256_of_sentences(sentences),
+    }
+    for key, wanted in expected.items():
         if manifest[key] != wanted:
             raise UserError(
                 f"{folder}/manifest.json: {key} is {manifest[key][:12]}…, expected {wanted[:12]}…: the "

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from leap.files import write_json
+from leap.files import write_sealed
 from leap.model.encoder import Encoder, compile_layers
 from leap.model.locate import Located
 from leap.model.tokenizer import SentenceTokenizer
@@ -32,7 +32,7 @@ def write_online(
     manifest = identity_of(teacher, sentences, layers, max_length) | {"online": True, "shards": []}
     for path in folder.glob("shard-*"):
         path.unlink()
-    write_json(folder / "manifest.json", manifest)
+    write_sealed(folder / "manifest.json", manifest)
     return manifest
 
 

@@ -11,9 +11,11 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from leap.files import whole_folder
+from leap.files import seal, sha256_of, was_changed, whole_folder
 
 log = logging.getLogger(__name__)
+
+TENSORS = "state.safetensors"
 
 
 class TrainingState:
@@ -43,11 +45,10 @@ class TrainingState:
                 tensors |= {
                     f"optimizer.{index}.{key}": torch.as_tensor(value) for key, value in entries.items()
                 }
-            save_file(
-                {key: tensor.contiguous() for key, tensor in tensors.items()}, beside / "state.safetensors"
-            )
+            save_file({key: tensor.contiguous() for key, tensor in tensors.items()}, beside / TENSORS)
             content = {"identity": self.identity, "step": step, "history": history}
-            (beside / "state.json").write_text(json.dumps(content))
+            content["tensors"] = sha256_of(beside / TENSORS)
+            (beside / "state.json").write_text(json.dumps(content | {"seal": seal(content)}))
         for old in self._states()[self.keep :]:
             shutil.rmtree(old)
 
@@ -61,8 +62,8 @@ class TrainingState:
         """
         for folder in self._states():
             try:
-                content = json.loads((folder / "state.json").read_text())
-                tensors = load_file(folder / "state.safetensors")
+                content = _read(folder)
+                tensors = load_file(folder / TENSORS)
             except (OSError, ValueError, SafetensorError) as error:
                 log.warning("%s cannot be read (%s): going back to the one before", folder, error)
                 continue
@@ -90,6 +91,16 @@ class TrainingState:
     def _states(self) -> list[Path]:
         """The saved states, the newest first."""
         return sorted(self.folder.glob("step-*"), reverse=True)
+
+
+def _read(folder: Path) -> dict[str, Any]:
+    """A state's state.json, if it and the tensors are what was written."""
+    content: dict[str, Any] = json.loads((folder / "state.json").read_text())
+    if not isinstance(content, dict) or "seal" not in content or was_changed(content):
+        raise ValueError("state.json was changed after it was written")
+    if sha256_of(folder / TENSORS) != content["tensors"]:
+        raise ValueError(f"{TENSORS} was changed after it was written")
+    return content
 
 
 def _part(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:

@@ -15,14 +15,16 @@ import torch
 from leap.errors import UserError
 from leap.exits.encoder import resolve_device
 from leap.exits.rules import ExitRule
-from leap.files import read_json, sha256_of, sha256_of_json, whole_folder, write_json
+from leap.files import read_json, sha256_of, sha256_of_json, whole_folder, write_sealed
 from leap.model.encoder import Encoder, EncoderConfig
+from leap.model.find import CHANGING, check_files
 from leap.model.locate import locate
 from leap.model.student import save_student, start_student, student_tokenizer_folder
 from leap.model.tokenizer import SentenceTokenizer
 from leap.objective import objective
 from leap.settings import VariantSettings
 from leap.settings.sources import ModelSource
+from leap.sums import write_sums
 from leap.teacher import open_teacher
 from leap.training.checkpoint import TrainingState
 from leap.training.heads import fit_heads, pooled_layers
@@ -75,7 +77,7 @@ def train_student(
     kept = _kept(folder, record_folder, identity)
     if kept is not None:
         log.info("%s is already trained from these settings, data and code: kept", folder)
-        write_json(folder / "leap.json", {"exit": asdict(rule)})
+        write_sealed(folder / "leap.json", {"exit": asdict(rule)})
         return kept
     teacher = locate(teacher_source)
     device = ranks.device(resolve_device(variant.train.device))
@@ -135,7 +137,8 @@ def take_over(variant: VariantSettings, folder: Path, record_folder: Path) -> di
     with whole_folder(folder) as beside:
         ignored = shutil.ignore_patterns("*.bin", "*.onnx", ".*", "README.md")
         shutil.copytree(located.folder, beside, dirs_exist_ok=True, ignore=ignored)
-        write_json(beside / "leap.json", {"exit": asdict(rule)})
+        write_sealed(beside / "leap.json", {"exit": asdict(rule)})
+        write_sums(beside, CHANGING)
     result = {"checkpoint": located.sha256, "steps": 0}
     _record(record_folder, [], result, {})
     return result
@@ -151,7 +154,7 @@ def _identity(variant: VariantSettings, seed: int, cache_folder: Path) -> dict[s
         "settings": sha256_of_json(settings),
         "seed": seed,
         # Not the stored layers: another variant may need more of them, which changes nothing here.
-        "data": {key: cache[key] for key in ("teacher", "sentences", "max_length")}
+        "data": {key: cache[key] for key in ("teacher", "tokenizer", "sentences", "max_length")}
         | {"online": cache.get("online", False)},
         "code": sha256_of_json([sha256_of(path) for path in files if path.is_file()]),
     }
@@ -163,7 +166,15 @@ def _kept(folder: Path, record_folder: Path, identity: dict[str, Any]) -> dict[s
         return None
     result: dict[str, Any] = read_json(record, "dvc repro train")
     made_from = result.pop("identity", None)
-    return result if made_from == identity and sha256_of(weights) == result["checkpoint"] else None
+    result.pop("seal", None)
+    if made_from != identity or result["history"] != sha256_of(record_folder / "history.jsonl"):
+        return None
+    try:
+        check_files(folder)
+    except UserError as error:
+        log.warning("%s: it is trained anew", error)
+        return None
+    return result if sha256_of(weights) == result["checkpoint"] else None
 
 
 def _record(
@@ -172,4 +183,5 @@ def _record(
     with whole_folder(folder) as beside:
         lines = "".join(json.dumps(line) + "\n" for line in history)
         (beside / "history.jsonl").write_text(lines)
-        write_json(beside / "training.json", result | {"identity": identity})
+        result["history"] = sha256_of(beside / "history.jsonl")
+        write_sealed(beside / "training.json", result | {"identity": identity})

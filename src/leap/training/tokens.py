@@ -1,18 +1,20 @@
 """The training text as token ids, and the order in which batches are drawn from it."""
 
+import logging
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from safetensors import SafetensorError
-from safetensors.numpy import load_file, save_file
 from torch import Tensor
 
 from leap.files import sha256_of_json, sha256_of_sentences, whole_file
 from leap.model.batches import Batch, grouped
 from leap.model.tokenizer import SentenceTokenizer
+from leap.sealed_tensors import DamagedError, load_sealed, save_sealed
+
+log = logging.getLogger(__name__)
 
 Rows = np.ndarray[Any, np.dtype[np.int64]]
 Ids = np.ndarray[Any, np.dtype[np.int32]]
@@ -50,13 +52,17 @@ class TokenizedText:
         key = sha256_of_json([sha256_of_sentences(sentences), tokenizer.sha256, tokenizer.max_length])
         path = folder / f"{key}.safetensors"
         try:
-            found = load_file(path)
-        except (OSError, SafetensorError):
+            found, _ = load_sealed(path)
+        except (OSError, DamagedError) as error:
+            if not isinstance(error, FileNotFoundError):
+                log.warning("%s is damaged (%s): the text is tokenized anew", path, error)
             text = cls.of(sentences, tokenizer)
             with whole_file(path) as beside:
-                save_file({"ids": text._ids, "lengths": text.lengths}, beside)
+                save_sealed(
+                    {"ids": torch.from_numpy(text._ids), "lengths": torch.from_numpy(text.lengths)}, beside
+                )
             return text
-        return cls(found["ids"], found["lengths"])
+        return cls(found["ids"].numpy(), found["lengths"].numpy())
 
     def __len__(self) -> int:
         return len(self.lengths)
