@@ -56,6 +56,7 @@ def build_cache(
     folder.mkdir(parents=True, exist_ok=True)
     if _begin(folder, identity):
         log.info("the teacher cache is whole: nothing to compute")
+        _end(folder)
         return dict(read_json(folder / "manifest.json", "dvc repro cache_teacher"))
     rows = _rows_per_shard(len(sentences), len(layers) * encoder.config.width * 2)
     starts = range(0, len(sentences), rows)
@@ -70,8 +71,7 @@ def build_cache(
             progress.update(len(part))
     manifest = identity | {"shards": shards}
     write_json(folder / "manifest.json", manifest)
-    for path in (*folder.glob("shard-*.json"), folder / "building.json"):
-        path.unlink(missing_ok=True)
+    _end(folder)
     return manifest
 
 
@@ -176,6 +176,12 @@ def _begin(folder: Path, identity: dict[str, Any]) -> bool:
             path.unlink(missing_ok=True)
         write_json(building, identity)
     return False
+
+
+def _end(folder: Path) -> None:
+    """Removes what only an unfinished cache needs."""
+    for path in (*folder.glob("shard-*.json"), folder / "building.json"):
+        path.unlink(missing_ok=True)
 
 
 def _rows_per_shard(rows: int, row_bytes: int) -> int:

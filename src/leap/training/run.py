@@ -73,7 +73,10 @@ def train_student(
     rule = ExitRule(**variant.exit.model_dump())
     identity = _identity(variant, seed, cache_folder)
     kept = _kept(folder, record_folder, identity)
+    keep = variant.train.keep_checkpoints
+    state = TrainingState(folder.with_name(f"{folder.name}.state"), identity, keep)
     if kept is not None:
+        state.clear()  # a kill may have come between the record and this
         log.info("%s is already trained from these settings, data and code: kept", folder)
         write_json(folder / "leap.json", {"exit": asdict(rule)})
         return kept
@@ -94,8 +97,6 @@ def train_student(
         "%s: %d sentences of %.1f tokens on average, %d steps on %s",
         *(variant.name, len(sentences), text.lengths.mean(), trainer.steps, device),
     )
-    keep = variant.train.keep_checkpoints
-    state = TrainingState(folder.with_name(f"{folder.name}.state"), identity, keep)
     started = time.perf_counter()
     history = trainer.train(state, on_line)
     seconds = time.perf_counter() - started
@@ -114,7 +115,7 @@ def train_student(
         "sentences_per_second": round(median(line["sentences_per_second"] for line in history), 1),
         "loss": history[-1]["loss"],
     }
-    _record(record_folder, history, result, identity)
+    _record(record_folder, history, result, identity, folder)
     state.clear()
     return result
 
@@ -137,7 +138,7 @@ def take_over(variant: VariantSettings, folder: Path, record_folder: Path) -> di
         shutil.copytree(located.folder, beside, dirs_exist_ok=True, ignore=ignored)
         write_json(beside / "leap.json", {"exit": asdict(rule)})
     result = {"checkpoint": located.sha256, "steps": 0}
-    _record(record_folder, [], result, {})
+    _record(record_folder, [], result, {}, folder)
     return result
 
 
@@ -158,18 +159,30 @@ def _identity(variant: VariantSettings, seed: int, cache_folder: Path) -> dict[s
 
 
 def _kept(folder: Path, record_folder: Path, identity: dict[str, Any]) -> dict[str, Any] | None:
-    record, weights = record_folder / "training.json", folder / "model.safetensors"
-    if not (record.exists() and weights.exists()):
+    record = record_folder / "training.json"
+    if not record.exists():
         return None
     result: dict[str, Any] = read_json(record, "dvc repro train")
-    made_from = result.pop("identity", None)
-    return result if made_from == identity and sha256_of(weights) == result["checkpoint"] else None
+    made_from, files = result.pop("identity", None), result.pop("files", {})
+    # Every file: a kill may have come while DVC was putting some of them back from its cache.
+    whole = files and all((folder / n).is_file() and sha256_of(folder / n) == h for n, h in files.items())
+    return result if made_from == identity and whole else None
+
+
+def _files(folder: Path) -> dict[str, str]:
+    """The sha256 of each file of a student, but for the exit rule, which is written anew each time."""
+    files = [path for path in sorted(folder.rglob("*")) if path.is_file() and path.name != "leap.json"]
+    return {path.relative_to(folder).as_posix(): sha256_of(path) for path in files}
 
 
 def _record(
-    folder: Path, history: list[dict[str, Any]], result: dict[str, Any], identity: dict[str, Any]
+    folder: Path,
+    history: list[dict[str, Any]],
+    result: dict[str, Any],
+    identity: dict[str, Any],
+    student: Path,
 ) -> None:
     with whole_folder(folder) as beside:
         lines = "".join(json.dumps(line) + "\n" for line in history)
         (beside / "history.jsonl").write_text(lines)
-        write_json(beside / "training.json", result | {"identity": identity})
+        write_json(beside / "training.json", result | {"identity": identity, "files": _files(student)})
