@@ -10,6 +10,7 @@ import typer
 from leap import bench
 from leap.errors import UserError
 from leap.progress import log_to_stderr
+from leap.storage import storage_message
 
 app = typer.Typer(
     name="leap",
@@ -341,4 +342,10 @@ def run() -> None:
         app()
     except UserError as error:
         typer.echo(f"error: {error}", err=True)
+        sys.exit(1)
+    except OSError as error:
+        message = storage_message(error)
+        if message is None:
+            raise
+        typer.echo(f"error: {message}", err=True)
         sys.exit(1)

@@ -2,15 +2,14 @@
 
 import hashlib
 import json
-import os
-import shutil
-import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from leap.errors import UserError
+from leap.storage import writing
+from leap.unfinished import part_of
 
 # What is said of a file whose seal does not fit.
 CHANGED = "was edited after it was written: its seal does not fit its content"
@@ -18,29 +17,31 @@ CHANGED = "was edited after it was written: its seal does not fit its content"
 
 @contextmanager
 def whole_folder(target: Path) -> Iterator[Path]:
-    """Yields an empty folder beside `target` that replaces it when the block ends without an error."""
-    target.parent.mkdir(parents=True, exist_ok=True)
-    beside = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
-    try:
-        beside.chmod(0o755)  # mkdtemp makes it private; an output is as readable as any other file
-        yield beside
-        if target.exists():
-            shutil.rmtree(target)
-        beside.rename(target)
-    finally:
-        shutil.rmtree(beside, ignore_errors=True)
+    """Yields an empty folder that takes the place of `target` when the block ends without an error.
+
+    A kill leaves the old folder, the new one or, for a moment between them, none; never a part of one.
+
+    Raises:
+        StorageError: the disk is full, read-only or broken, or the folder may not be written.
+    """
+    with writing(target), part_of(target) as part:
+        part.mkdir()
+        yield part
+        if target.is_dir():
+            target.rename(part.with_name(".replaced"))
+        part.rename(target)
 
 
 @contextmanager
 def whole_file(target: Path) -> Iterator[Path]:
-    """Yields a path beside `target` that is renamed to it when the block ends without an error."""
-    target.parent.mkdir(parents=True, exist_ok=True)
-    beside = target.with_name(f".{target.name}.{os.getpid()}")
-    try:
-        yield beside
-        beside.rename(target)
-    finally:
-        beside.unlink(missing_ok=True)
+    """Yields a path that is renamed to `target` when the block ends without an error.
+
+    Raises:
+        StorageError: the disk is full, read-only or broken, or the folder may not be written.
+    """
+    with writing(target), part_of(target) as part:
+        yield part
+        part.replace(target)
 
 
 def write_json(target: Path, content: Any) -> None:

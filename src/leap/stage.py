@@ -16,6 +16,7 @@ from typing import Any
 from leap.errors import UserError
 from leap.progress import log_to_stderr, logging_redirect_tqdm
 from leap.settings import Settings, read_settings
+from leap.storage import storage_message
 
 Body = Callable[[Settings, argparse.Namespace], dict[str, Any]]
 
@@ -44,6 +45,12 @@ def run(body: Body, description: str | None, arguments: tuple[str, ...] = ()) ->
             last = body(settings, parsed)
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
+        sys.exit(1)
+    except OSError as error:
+        message = storage_message(error)
+        if message is None:
+            raise
+        print(f"error: {message}", file=sys.stderr)
         sys.exit(1)
     except KeyboardInterrupt:
         print("stopped: run the same command again to go on", file=sys.stderr)

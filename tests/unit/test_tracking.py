@@ -2,6 +2,7 @@ import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -288,10 +289,10 @@ def test_a_run_left_open_by_a_dead_process_is_closed_by_the_next(project: Path) 
     tracking = Tracking.open(SETTINGS)
     assert tracking.client is not None
     assert tracking.experiment is not None
-    owner = f"{run_module.socket.gethostname()}:{dead.pid}"
+    owner = f"{socket.gethostname()}:{dead.pid}"
     tags = {"leap.variant": "leap", "leap.seed": "1", "leap.profile": "embedded", "leap.process": owner}
     tracking.client.create_run(tracking.experiment, tags=tags)
-    with tracking.training_run("leap", 1, {}) as run:
+    with Tracking.open(SETTINGS).training_run("leap", 1, {}) as run:
         run.finish("c" * 64)
     assert sorted(r.info.status for r in the_runs(tracking)) == ["FINISHED", "KILLED"]
 
@@ -301,10 +302,10 @@ def test_a_run_of_a_living_process_or_another_machine_is_left_alone(project: Pat
     assert tracking.client is not None
     assert tracking.experiment is not None
     tags = {"leap.variant": "leap", "leap.seed": "1", "leap.profile": "embedded"}
-    owners = [f"{run_module.socket.gethostname()}:{os.getppid()}", "elsewhere:1"]
+    owners = [f"{socket.gethostname()}:{os.getppid()}", "elsewhere:1"]
     for owner in owners:
         tracking.client.create_run(tracking.experiment, tags={**tags, "leap.process": owner})
-    with tracking.training_run("leap", 1, {}) as run:
+    with Tracking.open(SETTINGS).training_run("leap", 1, {}) as run:
         run.finish("c" * 64)
     assert sorted(r.info.status for r in the_runs(tracking)) == ["FINISHED", "RUNNING", "RUNNING"]
 

@@ -6,7 +6,6 @@ and the buckets in turn are the seeded order: memory holds one bucket, however m
 
 import random
 import re
-import tempfile
 import unicodedata
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -84,12 +83,9 @@ def write_sample(
         UserError: nothing is left.
     """
     counts: dict[str, dict[str, int]] = {}
-    with (
-        whole_file(target) as beside,
-        tempfile.TemporaryDirectory(dir=target.parent, prefix=".buckets.") as folder,
-        ExitStack() as stack,
-    ):
-        buckets = [Path(folder) / f"{i:02d}" for i in range(BUCKETS)]
+    with whole_file(target) as beside, ExitStack() as stack:
+        # The file's place is a folder of its own, which goes at the end.
+        buckets = [beside.with_name(f"bucket-{i:02d}") for i in range(BUCKETS)]
         with ExitStack() as opened:
             files = [opened.enter_context(path.open("w", encoding="utf-8", newline="\n")) for path in buckets]
             for source, raw in texts:

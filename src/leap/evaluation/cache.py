@@ -76,9 +76,9 @@ class VectorCache:
             logger.warning("%s could not be written (%s): encoding is repeated next time", path, error)
 
     def _make_room(self, newest: Path) -> None:
-        """Deletes what was not used for longest, half-written files of killed processes included."""
+        """Deletes what was not used for longest."""
         files = []
-        for file in self.folder.iterdir():
+        for file in self.folder.glob("*.safetensors"):
             try:
                 files.append((file.stat().st_mtime_ns, file.stat().st_size, file))
             except FileNotFoundError:

@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,9 +26,10 @@ from leap.gate.package_model import write_model_folder
 from leap.gate.ranking import Entry, rank
 from leap.gate.verdict import mark
 from leap.tracking.run import identity
-from leap.tracking.store import Tracking, failures, first_line, one_at_a_time
+from leap.tracking.store import Tracking, died, failures, first_line, one_at_a_time, this_process
 
 if TYPE_CHECKING:
+    from mlflow.entities import LoggedModel
     from mlflow.entities.model_registry import ModelVersion
 
 logger = logging.getLogger(__name__)
@@ -236,11 +237,12 @@ class _Registry:
         assert self._tracking.experiment is not None
         checkpoint = verdict["checkpoint"]
         runs = self._tracking.find(identity(verdict["variant"], verdict["seed"], checkpoint))
-        model = self._client.create_logged_model(
+        name = f"{verdict['variant']}-{verdict['seed']}"
+        model = self._left_upload(name, checkpoint) or self._client.create_logged_model(
             self._tracking.experiment,
-            name=f"{verdict['variant']}-{verdict['seed']}",
+            name=name,
             source_run_id=runs[0].info.run_id if runs else None,
-            tags={"leap.checkpoint": checkpoint},
+            tags={"leap.checkpoint": checkpoint, "leap.process": this_process()},
         )
         with tempfile.TemporaryDirectory() as scratch:
             written = Path(scratch) / "model"
@@ -261,6 +263,14 @@ class _Registry:
             self._client.delete_model_version(self.name, made.version)
         return first
 
+    def _left_upload(self, name: str, checkpoint: str) -> LoggedModel | None:
+        """What a killed program left of the same upload; only called while no version has this content."""
+        assert self._tracking.experiment is not None
+        found = self._client.search_logged_models(
+            [self._tracking.experiment], f"name = '{name}' AND tags.`leap.checkpoint` = '{checkpoint}'"
+        )
+        return next((model for model in found if died(model.tags.get("leap.process", ""))), None)
+
     def describe(self, version: ModelVersion, verdict: dict[str, Any], data: dict[str, str]) -> None:
         """The verdict in the version's description and tags, brought up to date."""
         passed = sum(check["passed"] for check in verdict["checks"])
@@ -278,7 +288,7 @@ class _Registry:
             "leap.primary_data": sha256_of_json(data),
         }
         if any(version.tags.get(key) != value for key, value in compared.items()):
-            compared["leap.examined"] = now()
+            compared["leap.examined"] = self._now()
         # The last one makes it eligible: nobody compares what is described by half.
         self.tag(
             version,
@@ -315,7 +325,7 @@ class _Registry:
         replaced = {} if champion is None else {"leap.replaces": str(champion.version)}
         events = self._events(version)
         if self._newest_event() != (number, decision):
-            events.append((now(), decision))
+            events.append((self._now(), decision))
         self.tag(version, {**replaced, "leap.decision": decision, "leap.events": json.dumps(events)})
         if champion is not None:
             self.alias(PREVIOUS, str(champion.version))
@@ -405,6 +415,13 @@ class _Registry:
         )
         return None if newest is None else (newest[1], newest[2])
 
+    def _now(self) -> str:
+        """The time, but later than all that the registry has: what is compared survives a clock set back."""
+        versions = list(self._client.search_model_versions(f"name = '{self.name}'"))
+        known = [version.tags["leap.examined"] for version in versions if "leap.examined" in version.tags]
+        known += [at for version in versions for at, _ in self._events(version)]
+        return max([now(), *(later(at) for at in known)])
+
     @staticmethod
     def _events(version: ModelVersion) -> list[tuple[str, str]]:
         return [(at, what) for at, what in json.loads(version.tags.get("leap.events", "[]"))]
@@ -454,6 +471,12 @@ def _again_if_disturbed(work: Callable[[], Standing]) -> Standing:
 def now() -> str:
     """The time in UTC, which sorts as text."""
     return datetime.now(UTC).isoformat(timespec="milliseconds")
+
+
+def later(moment: str) -> str:
+    """A millisecond after a moment that `now` wrote."""
+    after = datetime.fromisoformat(moment) + timedelta(milliseconds=1)
+    return after.isoformat(timespec="milliseconds")
 
 
 @contextmanager

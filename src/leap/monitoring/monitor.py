@@ -13,7 +13,7 @@ import threading
 import time
 import weakref
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -195,7 +195,8 @@ class Monitor:
     def _window(self) -> Window:
         return Window(
             started=self._started,
-            ended=datetime.now(UTC),
+            # By the clock that nobody sets: a window never ends before it starts.
+            ended=self._started + timedelta(seconds=time.monotonic() - self._clock),
             model=self._model,
             exits=tuple(self._exits.tolist()),
             bypassed=self._bypassed,

@@ -64,6 +64,7 @@ def build_cache(
     whole = _begin(folder, identity)
     if whole is not None:
         log.info("the teacher cache is whole: nothing to compute")
+        _end(folder)
         return whole
     rows = _rows_per_shard(len(sentences), len(layers) * encoder.config.width * 2)
     starts = range(0, len(sentences), rows)
@@ -79,8 +80,7 @@ def build_cache(
             progress.update(len(part))
     manifest = identity | {"shards": shards}
     write_sealed(folder / "manifest.json", manifest)
-    for path in (*folder.glob("shard-*.json"), folder / "building.json"):
-        path.unlink(missing_ok=True)
+    _end(folder)
     return manifest
 
 
@@ -204,6 +204,12 @@ def _holds(folder: Path, shard: dict[str, Any]) -> bool:
         return True
     log.warning("%s is missing or was changed after it was written: it is computed anew", path)
     return False
+
+
+def _end(folder: Path) -> None:
+    """Removes what only an unfinished cache needs."""
+    for path in (*folder.glob("shard-*.json"), folder / "building.json"):
+        path.unlink(missing_ok=True)
 
 
 def _rows_per_shard(rows: int, row_bytes: int) -> int:

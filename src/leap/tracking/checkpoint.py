@@ -21,7 +21,7 @@ from leap.tracking.content import (
     metric,
     params_of,
 )
-from leap.tracking.run import close_stale, identity
+from leap.tracking.run import identity
 from leap.tracking.store import Tracking, failures, first_line, one_at_a_time
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ class _Sync:
         run = self._found() or self._created()
         self._run: str = run.info.run_id
         self._tags = dict(run.data.tags)
-        if run.info.status == "RUNNING":
+        if run.info.status != "FINISHED":
             # The trainer could name its checkpoint but not end its run.
             self._client.set_terminated(self._run, "FINISHED")
 
@@ -99,9 +99,7 @@ class _Sync:
 
     def _created(self) -> Run:
         """A run for a checkpoint that was trained while nobody listened, or restored from a cache."""
-        close_stale(self._tracking, {"leap.variant": self._variant, "leap.seed": str(self._seed)})
-        assert self._tracking.experiment is not None
-        run = self._client.create_run(self._tracking.experiment, tags=self._identity, run_name=self._folder)
+        run = self._tracking.create_run(self._folder, self._identity)
         self._client.set_terminated(run.info.run_id, "FINISHED")
         return run
 

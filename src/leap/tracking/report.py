@@ -22,26 +22,20 @@ def log_report(settings: Settings, folder: Path) -> bool:
     """
     tracking = Tracking.open(settings)
     client = tracking.client
-    if client is None or tracking.experiment is None:
+    if client is None:
         return False
     digest = sha256_of(folder / "report.html")
     try:
         with one_at_a_time("runs"):
             found = tracking.find({"leap.report": settings.profile})
-            run = (
-                found[0]
-                if found
-                else client.create_run(
-                    tracking.experiment, tags={"leap.report": settings.profile}, run_name="report"
-                )
-            )
+            run = found[0] if found else tracking.create_run("report", {"leap.report": settings.profile})
             if run.data.tags.get("leap.logged.report") != digest:
                 for name in ("report.html", "report.md", "summary.json"):
                     client.log_artifact(run.info.run_id, str(folder / name))
                 if (folder / "plots").is_dir():
                     client.log_artifacts(run.info.run_id, str(folder / "plots"), "plots")
-                client.set_tag(run.info.run_id, "leap.logged.report", digest)
                 client.set_terminated(run.info.run_id, "FINISHED")
+                client.set_tag(run.info.run_id, "leap.logged.report", digest)
     except failures() as error:
         logger.warning("tracking: %s; `leap track` logs the report later", first_line(error))
         return False

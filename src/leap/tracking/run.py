@@ -6,9 +6,7 @@
 from __future__ import annotations
 
 import logging
-import os
 import signal
-import socket
 import threading
 import time
 from collections.abc import Callable
@@ -30,8 +28,7 @@ SHARE = 0.02
 class TrainingRun:
     """One training in MLflow: RUNNING, then FINISHED, FAILED, or KILLED by a signal.
 
-    A context manager. Runs of the same variant and seed that a dead process of this machine left open are
-    closed as KILLED first.
+    A context manager. A run whose process died is closed as KILLED by whoever opens the tracking next.
     """
 
     def __init__(self, tracking: Tracking, variant: str, seed: int, parameters: dict[str, Any]) -> None:
@@ -84,14 +81,7 @@ class TrainingRun:
         client = self._tracking.client
         if client is None:
             return
-        close_stale(self._tracking, self._tags)
-        assert self._tracking.experiment is not None
-        run = client.create_run(
-            self._tracking.experiment,
-            tags={**self._tags, "leap.process": f"{socket.gethostname()}:{os.getpid()}"},
-            run_name=self._name,
-        )
-        self._id = run.info.run_id
+        self._id = self._tracking.create_run(self._name, self._tags).info.run_id
         from mlflow.entities import Param
 
         params = [Param(name, value) for name, value in params_of(self._parameters).items()]
@@ -131,28 +121,6 @@ class TrainingRun:
 def identity(variant: str, seed: int, checkpoint: str) -> dict[str, str]:
     """The tags that find the run of a checkpoint; two variants may name the same ready-made checkpoint."""
     return {"leap.checkpoint": checkpoint, "leap.variant": variant, "leap.seed": str(seed)}
-
-
-def close_stale(tracking: Tracking, tags: dict[str, str]) -> None:
-    """Closes as KILLED the runs with these tags that a dead process of this machine left open."""
-    assert tracking.client is not None
-    for run in tracking.find(tags, "attributes.status = 'RUNNING'"):
-        host, _, process = run.data.tags.get("leap.process", "").rpartition(":")
-        if host == socket.gethostname() and not _alive(int(process)):
-            tracking.client.set_terminated(run.info.run_id, "KILLED")
-
-
-def _alive(process: int) -> bool:
-    # Our own number on a run that we did not open is a dead process's: numbers start anew in a container.
-    if process == os.getpid():
-        return False
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
 
 
 def _raise_on_sigterm() -> Callable[[], None]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
+import socket
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from leap.errors import UserError
+from leap.files import whole_file
 from leap.settings import Settings
 
 if TYPE_CHECKING:
@@ -87,13 +89,32 @@ class Tracking:
                 raise UserError(f"{message}; start the server or mend the setting, and run again") from None
             logger.warning("%s; the next stage or `leap track` logs what is missing", message)
             return cls(settings, uri, None, None)
-        return cls(settings, uri, client, experiment)
+        opened = cls(settings, uri, client, experiment)
+        opened._close_left_runs()
+        return opened
 
     def training_run(self, variant: str, seed: int, parameters: dict[str, Any]) -> TrainingRun:
         """A live run for the trainer: a context manager; see `leap.tracking.run.TrainingRun`."""
         from leap.tracking.run import TrainingRun
 
         return TrainingRun(self, variant, seed, parameters)
+
+    def create_run(self, name: str, tags: dict[str, str]) -> Run:
+        """A new run, open until it is terminated or the next one to open this experiment finds us dead."""
+        assert self.client is not None
+        assert self.experiment is not None
+        owned = {**tags, "leap.process": this_process()}
+        return self.client.create_run(self.experiment, tags=owned, run_name=name)
+
+    def _close_left_runs(self) -> None:
+        """Closes as KILLED the runs that a dead process of this machine left open."""
+        assert self.client is not None
+        try:
+            for run in self.find({}, "attributes.status = 'RUNNING'"):
+                if died(run.data.tags.get("leap.process", "")):
+                    self.client.set_terminated(run.info.run_id, "KILLED")
+        except failures() as error:
+            logger.warning("tracking: %s; the next stage closes what a kill left open", first_line(error))
 
     def find(self, tags: dict[str, str], condition: str = "") -> list[Run]:
         """The runs of the experiment with these tags, the newest first."""
@@ -113,6 +134,20 @@ def import_mlflow(uri: str) -> None:
         logging.getLogger(name).setLevel(logging.ERROR)
     mlflow.set_tracking_uri(uri)
     mlflow.set_registry_uri(uri)
+
+
+def this_process() -> str:
+    """The tag `leap.process` of what this process has open in a store: host and number."""
+    return f"{socket.gethostname()}:{os.getpid()}"
+
+
+def died(process: str) -> bool:
+    """Whether the process of a tag `leap.process` is a dead one of this machine; others cannot be asked."""
+    host, _, number = process.rpartition(":")
+    if host != socket.gethostname():
+        return False
+    # Our own number on what we did not open is a dead process's: numbers start anew in a container.
+    return int(number) == os.getpid() or not _alive(int(number))
 
 
 def failures() -> tuple[type[Exception], ...]:
@@ -150,10 +185,24 @@ def _opened(uri: str, settings: Settings) -> tuple[MlflowClient, str]:
         return client, found.experiment_id if found else _create(client, name)
     with one_at_a_time("store"):
         if not DATABASE.exists():
-            logger.info("creating MLflow's store %s: takes a few seconds, once", DATABASE)
+            _create_store(name)
         client = MlflowClient(uri, uri)
         found = client.get_experiment_by_name(name)
-        return client, found.experiment_id if found else _create_relative(client, name)
+        if found is None:
+            return client, _create_relative(client, name, DATABASE)
+        if found.artifact_location == str(ARTIFACTS.absolute()):
+            _make_relative(found.experiment_id, DATABASE)  # a kill came between the two steps
+        return client, found.experiment_id
+
+
+def _create_store(name: str) -> None:
+    """MLflow's tables and the experiment, whole or not at all: MLflow mends no half-made store."""
+    from mlflow import MlflowClient
+
+    logger.info("creating MLflow's store %s: takes a few seconds, once", DATABASE)
+    with whole_file(DATABASE) as beside:
+        uri = f"sqlite:///{beside.absolute().as_posix()}"
+        _create_relative(MlflowClient(uri, uri), name, beside)
 
 
 def _create(client: MlflowClient, name: str) -> str:
@@ -169,14 +218,28 @@ def _create(client: MlflowClient, name: str) -> str:
         return str(found.experiment_id)
 
 
-def _create_relative(client: MlflowClient, name: str) -> str:
+def _create_relative(client: MlflowClient, name: str, database: Path) -> str:
     identifier = str(client.create_experiment(name, str(ARTIFACTS), EXPERIMENT_TAGS))
+    _make_relative(identifier, database)
+    return identifier
+
+
+def _make_relative(identifier: str, database: Path) -> None:
     # MLflow makes a local location absolute when it creates an experiment and derives the paths of runs and
     # models from it; written relative once, all of them stay so and mlruns/ can be moved with its project.
-    with sqlite3.connect(DATABASE) as connection:
+    with sqlite3.connect(database) as connection:
         connection.execute(
             "UPDATE experiments SET artifact_location = ? WHERE experiment_id = ?",
             (ARTIFACTS.as_posix(), identifier),
         )
     connection.close()
-    return identifier
+
+
+def _alive(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True

@@ -29,7 +29,7 @@ def log_comparison(settings: Settings, comparison: Comparison, files: list[Path]
     """
     tracking = Tracking.open(settings)
     client, current = tracking.client, comparison.current
-    if client is None or tracking.experiment is None:
+    if client is None:
         return False
     checkpoint = str(current.model["checkpoint"])
     step = int(current.ended.timestamp())
@@ -38,13 +38,12 @@ def log_comparison(settings: Settings, comparison: Comparison, files: list[Path]
         run = (
             found[0]
             if found
-            else client.create_run(
-                tracking.experiment,
-                tags={
+            else tracking.create_run(
+                f"monitor-{checkpoint[:8]}",
+                {
                     "leap.monitored": checkpoint,
                     "mlflow.note.content": "Windows of the served model, by `leap monitor`; a point each.",
                 },
-                run_name=f"monitor-{checkpoint[:8]}",
             )
         )
         now = int(time.time() * 1000)

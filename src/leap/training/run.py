@@ -14,16 +14,18 @@ import torch
 
 from leap.errors import UserError
 from leap.exits.encoder import resolve_device
+from leap.exits.heads import FILE as HEADS
 from leap.exits.rules import ExitRule
 from leap.files import read_json, sha256_of, sha256_of_json, whole_folder, write_sealed
 from leap.model.encoder import Encoder, EncoderConfig
-from leap.model.find import CHANGING, check_files
+from leap.model.find import CHANGING, WEIGHTS, check_files
 from leap.model.locate import locate
 from leap.model.student import save_student, start_student, student_tokenizer_folder
 from leap.model.tokenizer import SentenceTokenizer
 from leap.objective import objective
 from leap.settings import VariantSettings
 from leap.settings.sources import ModelSource
+from leap.sums import FILE as SUMS
 from leap.sums import write_sums
 from leap.teacher import open_teacher
 from leap.training.checkpoint import TrainingState
@@ -74,8 +76,11 @@ def train_student(
     """
     rule = ExitRule(**variant.exit.rule())
     identity = _identity(variant, seed, cache_folder)
-    kept = _kept(folder, record_folder, identity)
+    kept = _kept(folder, record_folder, identity, variant.train.heads)
+    keep = variant.train.keep_checkpoints
+    state = TrainingState(folder.with_name(f"{folder.name}.state"), identity, keep)
     if kept is not None:
+        state.clear()  # a kill may have come between the record and this
         log.info("%s is already trained from these settings, data and code: kept", folder)
         write_sealed(folder / "leap.json", {"exit": asdict(rule)})
         return kept
@@ -96,8 +101,6 @@ def train_student(
         "%s: %d sentences of %.1f tokens on average, %d steps on %s",
         *(variant.name, len(sentences), text.lengths.mean(), trainer.steps, device),
     )
-    keep = variant.train.keep_checkpoints
-    state = TrainingState(folder.with_name(f"{folder.name}.state"), identity, keep)
     started = time.perf_counter()
     history = trainer.train(state, on_line)
     seconds = time.perf_counter() - started
@@ -160,25 +163,30 @@ def _identity(variant: VariantSettings, seed: int, cache_folder: Path) -> dict[s
     }
 
 
-def _kept(folder: Path, record_folder: Path, identity: dict[str, Any]) -> dict[str, Any] | None:
-    record, weights = record_folder / "training.json", folder / "model.safetensors"
-    if not (record.exists() and weights.exists()):
+def _kept(folder: Path, record_folder: Path, identity: dict[str, Any], heads: bool) -> dict[str, Any] | None:
+    record = record_folder / "training.json"
+    if not record.exists():
         return None
     result: dict[str, Any] = read_json(record, "dvc repro train")
     made_from = result.pop("identity", None)
     result.pop("seal", None)
     if made_from != identity or result["history"] != sha256_of(record_folder / "history.jsonl"):
         return None
+    if not (folder / SUMS).is_file() or (heads and not (folder / HEADS).is_file()):
+        return None  # a kill may have come while DVC was putting files back from its cache
     try:
         check_files(folder)
     except UserError as error:
         log.warning("%s: it is trained anew", error)
         return None
-    return result if sha256_of(weights) == result["checkpoint"] else None
+    return result if sha256_of(folder / WEIGHTS) == result["checkpoint"] else None
 
 
 def _record(
-    folder: Path, history: list[dict[str, Any]], result: dict[str, Any], identity: dict[str, Any]
+    folder: Path,
+    history: list[dict[str, Any]],
+    result: dict[str, Any],
+    identity: dict[str, Any],
 ) -> None:
     with whole_folder(folder) as beside:
         lines = "".join(json.dumps(line) + "\n" for line in history)

@@ -1,0 +1,69 @@
+"""Where an output is written before it takes its place, and the removal of what killed processes left there.
+
+The name of such a folder opens with a dot and ends in `.part`. Its writer holds a lock in it, which the
+system releases when the process ends, however it ends: so a part without a holder is nobody's.
+"""
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+ENDING = ".part"
+LOCK = ".lock"
+
+
+@contextmanager
+def part_of(target: Path) -> Iterator[Path]:
+    """Yields a path with the target's name in a new folder beside it, which is removed when the block ends.
+
+    What killed processes left in the same place is removed first.
+    """
+    target.parent.mkdir(parents=True, exist_ok=True)
+    remove_left_parts(target.parent)
+    folder, lock = _new_part(target)
+    try:
+        yield folder / target.name
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        os.close(lock)
+
+
+def remove_left_parts(place: Path) -> list[Path]:
+    """Removes the parts directly in `place` that no living process holds; returns which."""
+    removed = []
+    for folder in place.glob(f".*{ENDING}"):
+        lock = _locked(folder)
+        if lock is None:
+            continue
+        shutil.rmtree(folder, ignore_errors=True)
+        os.close(lock)
+        removed.append(folder)
+    return removed
+
+
+def _new_part(target: Path) -> tuple[Path, int]:
+    while True:
+        folder = Path(tempfile.mkdtemp(prefix=f".{target.name}.", suffix=ENDING, dir=target.parent))
+        lock = _locked(folder)
+        if lock is not None:
+            return folder, lock
+        # Another process took it for a left one in the moment before it was locked.
+
+
+def _locked(folder: Path) -> int | None:
+    """An open file that holds the folder's lock; none if another process holds it or removed the folder."""
+    import fcntl  # here, for Windows has none and needs none to read
+
+    try:
+        lock = os.open(folder / LOCK, os.O_CREAT | os.O_RDWR, 0o600)
+    except (FileNotFoundError, NotADirectoryError, PermissionError):
+        return None
+    with suppress(OSError):
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if (folder / LOCK).exists():
+            return lock
+    os.close(lock)
+    return None
