@@ -11,6 +11,7 @@ import logging
 from pathlib import Path
 from typing import Any
 
+from leap.errors import UserError
 from leap.evaluation.evidence import read_evidence
 from leap.files import read_json, whole_file, whole_folder, write_json, write_sealed
 from leap.gate.registry import current_aliases
@@ -71,7 +72,11 @@ def main(settings: Settings, arguments: argparse.Namespace) -> dict[str, Any]:
 def aliases_now(settings: Settings) -> dict[str, list[str]] | None:
     """The registry's aliases, or null where it cannot be reached: the verdicts' own stand then."""
     tracking = Tracking.open(settings)
-    return current_aliases(tracking) if tracking.client else None
+    try:
+        return current_aliases(tracking) if tracking.client else None
+    except UserError as error:  # it went between the two calls
+        logger.warning("%s", error)
+        return None
 
 
 if __name__ == "__main__":

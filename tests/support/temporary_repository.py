@@ -19,6 +19,7 @@ TRACKED = (
     "stages",
     "profiles",
     "reference",
+    "scripts/mend.py",
     "studies/dvc.yaml",
     "dvc.yaml",
     "requirements.lock",
@@ -53,16 +54,26 @@ class Repository:
         text = compose(self._profile, PROJECT / "profiles", [*self._changes, *changes])
         (self.root / "params.yaml").write_text(text)
 
-    def run(self, *command: str, expect: int = 0) -> str:
-        """A command's output, stdout and stderr together."""
-        environment = os.environ | {
+    def environment(self) -> dict[str, str]:
+        """For its commands: its own code, and no network."""
+        return os.environ | {
             "PYTHONPATH": os.pathsep.join([str(self.root / "src"), str(NO_NETWORK)]),
             "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
         }
+
+    def copy(self, root: Path) -> "Repository":
+        """The same project in another place, whatever state it is in."""
+        other = object.__new__(Repository)
+        other.root, other._profile, other._changes = root, self._profile, self._changes
+        shutil.copytree(self.root, root, symlinks=True)
+        return other
+
+    def run(self, *command: str, expect: int = 0) -> str:
+        """A command's output, stdout and stderr together."""
         done = subprocess.run(
             command,
             cwd=self.root,
-            env=environment,
+            env=self.environment(),
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,

@@ -10,6 +10,7 @@ import logging
 import os
 import socket
 import sqlite3
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -43,6 +44,14 @@ QUIET_AND_QUICK = {
     "GIT_PYTHON_REFRESH": "quiet",
 }
 
+# The base classes of what S3, Google Cloud Storage and Azure raise through MLflow as it is.
+OF_ARTIFACT_STORES = {
+    "botocore.exceptions": ("BotoCoreError", "ClientError"),
+    "boto3.exceptions": ("Boto3Error",),
+    "google.api_core.exceptions": ("GoogleAPIError",),
+    "google.auth.exceptions": ("GoogleAuthError",),
+    "azure.core.exceptions": ("AzureError",),
+}
 
 # MLflow's page opens an experiment of this kind on its runs and charts, not on those of language models.
 EXPERIMENT_TAGS = {
@@ -151,11 +160,20 @@ def died(process: str) -> bool:
 
 
 def failures() -> tuple[type[Exception], ...]:
-    """What a store that is down, slow, locked or full raises; OSError includes the errors of requests."""
+    """What a store raises that is down, slow, locked or full, or whose client library is not installed.
+
+    OSError includes the errors of requests; an artefact store raises what its own library does.
+    """
     from mlflow.exceptions import MlflowException
     from sqlalchemy.exc import SQLAlchemyError
 
-    return (MlflowException, SQLAlchemyError, OSError)
+    of_stores = [
+        getattr(sys.modules[module], name)
+        for module, names in OF_ARTIFACT_STORES.items()
+        if module in sys.modules
+        for name in names
+    ]
+    return (MlflowException, SQLAlchemyError, OSError, ImportError, *of_stores)
 
 
 def first_line(error: Exception) -> str:
