@@ -55,7 +55,7 @@ ui: setup ## open MLflow on http://127.0.0.1:5000
 	mlflow ui --backend-store-uri sqlite:///mlruns/mlflow.db --host 127.0.0.1
 
 test: setup-dev ## run all tests (those on real data need LEAP_DATA)
-	OMP_NUM_THREADS=1 pytest --numprocesses auto --dist loadfile
+	OMP_NUM_THREADS=1 pytest --numprocesses auto --dist loadfile --no-loadscope-reorder
 
 check: setup-dev ## lint, types, spelling, and that dvc.yaml names the modules in use
 	ruff check .
