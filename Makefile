@@ -4,6 +4,8 @@ PYTHON ?= python3.11
 # The torch build to install. pip's default is right on a machine whose index serves the build you want; else:
 #   make setup TORCH="torch==2.13.0 --index-url https://download.pytorch.org/whl/cpu"     (or .../cu130)
 TORCH ?= torch==2.13.0
+# The same for make test-lowest; the index must have this version.
+LOWEST_TORCH ?= torch==2.11.0
 BIN := .venv/bin
 # Bytecode is written when a module is first imported; writing all of it here would take a minute.
 INSTALL := $(BIN)/pip install --quiet --no-compile --disable-pip-version-check
@@ -16,7 +18,7 @@ export MLFLOW_DISABLE_TELEMETRY := true
 export DO_NOT_TRACK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-dev demo studies ui test check fix bench gpu-run clean
+.PHONY: help setup setup-dev setup-lowest demo studies ui test test-lowest check fix bench gpu-run clean
 
 help: ## list the commands
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 18
@@ -37,6 +39,16 @@ setup-dev: .venv/ready-dev
 	$(INSTALL) --no-deps -r requirements-dev.lock
 	@touch $@
 
+setup-lowest: .venv-lowest/ready
+
+.venv-lowest/ready: requirements-lowest.lock pyproject.toml
+	@echo "installing the lowest versions that pyproject.toml allows into .venv-lowest (two to four minutes)"
+	$(PYTHON) -m venv .venv-lowest
+	$(subst .venv,.venv-lowest,$(INSTALL)) -c requirements-lowest.lock $(LOWEST_TORCH)
+	$(subst .venv,.venv-lowest,$(INSTALL)) --no-deps -r requirements-lowest.lock
+	$(subst .venv,.venv-lowest,$(INSTALL)) --no-deps --no-build-isolation -e .
+	@touch $@
+
 demo: setup ## run the whole pipeline on the embedded profile (about 10 minutes on 2 cores)
 	dvc repro
 	@leap summary
@@ -55,7 +67,11 @@ ui: setup ## open MLflow on http://127.0.0.1:5000
 	mlflow ui --backend-store-uri sqlite:///mlruns/mlflow.db --host 127.0.0.1
 
 test: setup-dev ## run all tests (those on real data need LEAP_DATA)
-	OMP_NUM_THREADS=1 pytest --numprocesses auto --dist loadfile
+	OMP_NUM_THREADS=1 pytest --numprocesses auto --dist loadfile --no-loadscope-reorder
+
+test-lowest: export PATH := $(CURDIR)/.venv-lowest/bin:$(PATH)
+test-lowest: setup-lowest ## run the unit tests with the lowest versions that pyproject.toml allows
+	OMP_NUM_THREADS=1 pytest tests/unit --numprocesses auto --dist loadfile --no-loadscope-reorder
 
 check: setup-dev ## lint, types, spelling, and that dvc.yaml names the modules in use
 	ruff check .
@@ -81,4 +97,4 @@ gpu-run: ## run the stages that need a GPU without DVC and MLflow (params.yaml: 
 	python3 scripts/run_stages.py --only benchmark_latency
 
 clean: ## remove results and the environment, keep DVC's cache
-	rm -rf .venv data models evaluations verdicts reports mlruns studies/work studies/plots studies/metrics studies/*.json
+	rm -rf .venv .venv-lowest data models evaluations verdicts reports mlruns studies/work studies/plots studies/metrics studies/*.json

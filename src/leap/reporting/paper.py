@@ -97,7 +97,7 @@ def read_paper(path: Path = REFERENCE) -> Paper:
         UserError: it is missing or not as it should be; all mistakes are listed.
     """
     try:
-        content: Any = YAML(typ="safe").load(path.read_text(encoding="utf-8"))
+        content: Any = YAML(typ="safe", pure=True).load(path.read_text(encoding="utf-8"))
         return Paper.model_validate(content)
     except FileNotFoundError:
         raise UserError(f"{path} is missing: it belongs to the project, `git checkout {path}`") from None
