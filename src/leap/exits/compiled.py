@@ -1,15 +1,26 @@
-"""Compiling and launching the CUDA kernel, through the CUDA bindings that torch for CUDA brings along."""
+"""Compiling and launching the CUDA kernel, through the CUDA bindings that torch for CUDA brings along.
+
+A compiled kernel is kept in the user's cache folder under the hash of all it was made from, so it is compiled
+once a machine. Only whole files are ever there; one that the driver refuses is made anew.
+"""
 
 import ctypes
+import logging
+import os
 import struct
+from collections.abc import Callable
 from importlib.resources import files
+from pathlib import Path
 from threading import Lock
 from typing import Any
 
 import torch
 
 from leap.exits.tiles import WARPS, TileShape
+from leap.files import sha256_of_json, whole_file
 from leap.model.encoder import EncoderConfig
+
+log = logging.getLogger(__name__)
 
 # The fields of encoder.cu's Arguments: 20 pointers, 6 numbers, epsilon.
 ARGUMENTS = struct.Struct("<20Q6if")
@@ -31,8 +42,8 @@ class Kernel:
         self._prepare(driver, shape.shared_bytes(config))
         with torch.cuda.device(device):
             torch.cuda.current_stream(device).synchronize()  # the device's context is there
-            binary = _binary(definitions(config, shape, dtype), torch.cuda.get_device_capability(device))
-            self._module = _checked(driver.cuModuleLoadData(binary))
+            capability = torch.cuda.get_device_capability(device)
+            self._module = _module(driver, definitions(config, shape, dtype), capability)
             self._function = _checked(driver.cuModuleGetFunction(self._module, b"encode"))
             dynamic = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
             _checked(driver.cuFuncSetAttribute(self._function, dynamic, self._shared_bytes))
@@ -91,21 +102,69 @@ def source() -> str:
     return (files("leap") / "resources" / "kernels" / "encoder.cu").read_text()
 
 
-def _binary(defined: dict[str, int], capability: tuple[int, int]) -> bytes:
+def cache_folder() -> Path:
+    """Where compiled kernels are kept: leap-pipeline/kernels in XDG_CACHE_HOME, else in ~/.cache."""
+    root = os.environ.get("XDG_CACHE_HOME")
+    return (Path(root) if root else Path.home() / ".cache") / "leap-pipeline" / "kernels"
+
+
+def kept_binary(options: list[str], compiler: str, make: Callable[[], bytes], anew: bool = False) -> bytes:
+    """The compiled kernel from the cache; made and put there where it is not.
+
+    A cache that cannot be read or written is done without.
+
+    Args:
+        options: of the compiler.
+        compiler: its version.
+        make: compiles.
+        anew: what is there is of no use.
+    """
+    try:
+        path = cache_folder() / f"{sha256_of_json([source(), options, compiler])}.cubin"
+        if path.is_file() and not anew:
+            return path.read_bytes()
+    except (OSError, RuntimeError):  # RuntimeError: there is no home folder
+        return make()
+    binary = make()
+    try:
+        with whole_file(path) as beside:
+            beside.write_bytes(binary)
+    except OSError as error:
+        log.info("the compiled kernel is not kept: %s", error)
+    return binary
+
+
+def _module(driver: Any, defined: dict[str, int], capability: tuple[int, int]) -> Any:
+    from cuda.bindings import nvrtc
+
+    options = [
+        f"--gpu-architecture=sm_{capability[0]}{capability[1]}",
+        "--std=c++17",
+        *(f"-D{name}={value}" for name, value in defined.items()),
+    ]
+    version = ".".join(map(str, nvrtc.nvrtcVersion()[1:]))
+    error, module = driver.cuModuleLoadData(kept_binary(options, version, lambda: compiled(options)))
+    if error.value:
+        binary = kept_binary(options, version, lambda: compiled(options), anew=True)
+        module = _checked(driver.cuModuleLoadData(binary))
+    return module
+
+
+def compiled(options: list[str]) -> bytes:
+    """encoder.cu as machine code.
+
+    Raises:
+        RuntimeError: it does not compile; the message is the compiler's.
+    """
     from cuda.bindings import nvrtc
 
     program = _checked(nvrtc.nvrtcCreateProgram(source().encode(), b"encoder.cu", 0, None, None))
-    options = [
-        f"--gpu-architecture=sm_{capability[0]}{capability[1]}".encode(),
-        b"--std=c++17",
-        *(f"-D{name}={value}".encode() for name, value in defined.items()),
-    ]
     try:
-        (result,) = nvrtc.nvrtcCompileProgram(program, len(options), options)
+        (result,) = nvrtc.nvrtcCompileProgram(program, len(options), [option.encode() for option in options])
         if result != nvrtc.nvrtcResult.NVRTC_SUCCESS:
-            log = b" " * _checked(nvrtc.nvrtcGetProgramLogSize(program))
-            nvrtc.nvrtcGetProgramLog(program, log)
-            raise RuntimeError(f"encoder.cu does not compile: {log.decode(errors='replace')}")
+            text = b" " * _checked(nvrtc.nvrtcGetProgramLogSize(program))
+            nvrtc.nvrtcGetProgramLog(program, text)
+            raise RuntimeError(f"encoder.cu does not compile: {text.decode(errors='replace')}")
         binary: bytes = b" " * _checked(nvrtc.nvrtcGetCUBINSize(program))
         _checked(nvrtc.nvrtcGetCUBIN(program, binary))
     finally:

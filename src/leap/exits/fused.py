@@ -4,9 +4,7 @@ Its slow twin is `leap.exits.forward`. The kernel packs rows into tiles that sto
 captured per shape, and neither the host nor other rows are waited for.
 """
 
-import math
 from collections import OrderedDict
-from collections.abc import Sequence
 from dataclasses import dataclass
 from threading import Lock
 
@@ -15,13 +13,15 @@ from torch import Tensor
 
 from leap.exits.compiled import Kernel
 from leap.exits.layouts import choose_layout, longest_row, shapes
+from leap.exits.plan import Plan, fixed_plan
 from leap.exits.tiles import Layout, TileShape
-from leap.model.batches import Batch, row_lengths
+from leap.model.batches import Batch
 from leap.model.encoder import Encoder, EncoderConfig, Layer
 
-# Work space and plans kept: streams in use at once, and exit rules.
+# Work space, plans and layouts kept: streams in use at once, exit rules, and batches' lengths.
 STREAMS = 4
 PLANS = 64
+LAYOUTS = 1024
 # Of a batch: more are faster in large matrix products of PyTorch's own (docs/log.md).
 MOST_TOKENS = 2048
 # A tile is read to its end though its rows end earlier.
@@ -48,7 +48,7 @@ class FusedEncoder:
 
     Example:
         >>> fused = FusedEncoder(encoder.half().cuda())
-        >>> vectors, exits = fused.exit(batch, [math.inf] * 5 + [0.95] * 7)
+        >>> vectors, exits = fused.run(batch, plan_of(ExitRule(0.95, 6), 12))
     """
 
     def __init__(self, encoder: Encoder) -> None:
@@ -67,18 +67,15 @@ class FusedEncoder:
         self.config = encoder.config
         self.device = encoder.words.weight.device
         self.processors = torch.cuda.get_device_properties(self.device).multi_processor_count
-        self._weights, self._norms = _joined(encoder)
-        tables = (
-            encoder.words.weight,
-            encoder.places.weight,
-            encoder.types.weight,
-            self._norms,
-            self._weights,
-        )
-        self._tables = [table.data_ptr() for table in tables]
+        # Ordinary tensors even where the first sentence is encoded: they stay the encoder's parameters.
+        with torch.inference_mode(False), torch.no_grad():
+            self._weights, self._norms = _joined(encoder)
+        embeddings = [table.weight for table in (encoder.words, encoder.places, encoder.types) if table is not None]
+        self._tables = [table.data_ptr() for table in (*embeddings, self._norms, self._weights)]
         self._lock = Lock()
         self._work: OrderedDict[int, dict[str, Tensor]] = OrderedDict()
-        self._plans: OrderedDict[tuple[float, ...], tuple[Tensor, Tensor]] = OrderedDict()
+        self._plans: OrderedDict[Plan, tuple[Tensor, Tensor]] = OrderedDict()
+        self._layouts: OrderedDict[tuple[int, ...], Layout] = OrderedDict()
         self._kernels: dict[TileShape, Kernel] = {}
 
     def place(self, batch: Batch, layout: Layout | None = None) -> Placed:
@@ -88,12 +85,22 @@ class FusedEncoder:
             batch: B rows; the longest fits a tile (`fits`).
             layout: instead of the chosen one.
         """
-        lengths = row_lengths(batch)
-        layout = layout or choose_layout(lengths, self.config, self.processors)
+        lengths = tuple(batch.lengths.tolist())
+        layout = layout or self.layout(lengths)
         numbers = [*layout.tiling.starts, *layout.tiling.rows]
         table = torch.tensor(numbers, dtype=torch.int32).to(self.device, non_blocking=True)
         moved = batch.to(self.device)
         return Placed(moved.ids, moved.positions, table, len(lengths), layout)
+
+    def layout(self, lengths: tuple[int, ...]) -> Layout:
+        """The layout for rows of these lengths; a thousand are remembered."""
+        with self._lock:
+            if lengths not in self._layouts:
+                self._layouts[lengths] = choose_layout(lengths, self.config, self.processors)
+            self._layouts.move_to_end(lengths)
+            while len(self._layouts) > LAYOUTS:
+                self._layouts.popitem(last=False)
+            return self._layouts[lengths]
 
     def full(self, batch: Batch | Placed) -> Tensor:
         """The last layer's pooled vectors, [B, D] float32, not normalised."""
@@ -101,23 +108,7 @@ class FusedEncoder:
 
     def at(self, batch: Batch | Placed, layer: int) -> Tensor:
         """One layer's pooled vectors, [B, D] float32, not normalised; later layers are not computed."""
-        return self._run(batch, (math.inf,) * self.config.layers, 1, layer)[0]
-
-    def exit(
-        self, batch: Batch | Placed, thresholds: Sequence[float], patience: int = 1
-    ) -> tuple[Tensor, Tensor]:
-        """Algorithm 1: a row leaves at the first layer l > k whose cos(p_l, p_(l-k)) reaches its threshold.
-
-        Args:
-            batch: B rows.
-            thresholds: one a layer; infinity where no row may leave. The last layer's is not used.
-            patience: k.
-
-        Returns:
-            The pooled vectors at each row's exit layer, [B, D] float32, not normalised, and the exit layers,
-            [B] int64, counted from 1; both on the device.
-        """
-        return self._run(batch, tuple(thresholds), patience, self.config.layers)
+        return self.run(batch, fixed_plan(layer, self.config.layers))[0]
 
     def warm_up(self) -> None:
         """Compiles the kernel for every tile, some seconds each, so that no later call waits for it."""
@@ -125,9 +116,20 @@ class FusedEncoder:
             with self._lock:
                 self._kernel(shape)
 
-    def _run(
-        self, batch: Batch | Placed, thresholds: tuple[float, ...], patience: int, stop: int
-    ) -> tuple[Tensor, Tensor]:
+    def run(self, batch: Batch | Placed, plan: Plan) -> tuple[Tensor, Tensor]:
+        """The rows' vectors where the plan lets them leave.
+
+        Args:
+            batch: B rows that fit (`fits`).
+            plan: who leaves where.
+
+        Returns:
+            The pooled vectors at each row's exit layer, [B, D] float32, not normalised, and the exit layers,
+            [B] int64, counted from 1; both on the device, which may still be computing them.
+
+        Raises:
+            RuntimeError: the kernel does not compile or start.
+        """
         placed = self.place(batch) if isinstance(batch, Batch) else batch
         layout = placed.layout
         vectors = torch.empty(placed.rows, self.config.width, device=self.device)
@@ -135,8 +137,8 @@ class FusedEncoder:
         stream = torch.cuda.current_stream(self.device).cuda_stream
         with self._lock:
             kernel = self._kernel(layout.shape)
-            plan = self._plan(thresholds, patience, stop)
-            work = self._workspace(stream, len(placed.ids), placed.rows * (patience + 1))
+            numbers = self._numbers(plan)
+            work = self._workspace(stream, len(placed.ids), placed.rows * (plan.patience + 1))
             kernel.launch(
                 layout.groups * layout.members,
                 stream,
@@ -144,17 +146,17 @@ class FusedEncoder:
                 placed.positions.data_ptr(),
                 placed.table.data_ptr(),
                 placed.table.data_ptr() + 4 * (placed.rows + 1),
-                *(numbers.data_ptr() for numbers in plan),
+                *(tensor.data_ptr() for tensor in numbers),
                 *self._tables,
                 *(buffer.data_ptr() for buffer in work.values()),
                 vectors.data_ptr(),
                 exits.data_ptr(),
-                patience,
+                plan.patience,
                 placed.rows,
                 len(layout.tiling),
                 layout.groups,
                 layout.members,
-                stop,
+                plan.stop,
                 self.config.layer_norm_eps,
             )
         return vectors, exits
@@ -165,18 +167,17 @@ class FusedEncoder:
             self._kernels[shape] = Kernel(self.config, shape, dtype, self.device)
         return self._kernels[shape]
 
-    def _plan(self, thresholds: tuple[float, ...], patience: int, stop: int) -> tuple[Tensor, Tensor]:
-        key = (*thresholds, patience, stop)
-        if key not in self._plans:
-            flags = plan_flags(thresholds, patience, stop)
-            self._plans[key] = (
-                torch.tensor(flags, dtype=torch.int32, device=self.device),
-                torch.tensor([math.inf, *thresholds], dtype=torch.float32, device=self.device),
+    def _numbers(self, plan: Plan) -> tuple[Tensor, Tensor]:
+        """The plan's flags and thresholds on the device, index 0 the embeddings'."""
+        if plan not in self._plans:
+            self._plans[plan] = (
+                torch.tensor(plan.flags(), dtype=torch.int32, device=self.device),
+                torch.tensor([torch.inf, *plan.thresholds], dtype=torch.float32, device=self.device),
             )
-        self._plans.move_to_end(key)
+        self._plans.move_to_end(plan)
         while len(self._plans) > PLANS:
             self._plans.popitem(last=False)
-        return self._plans[key]
+        return self._plans[plan]
 
     def _workspace(self, stream: int, tokens: int, pooled: int) -> dict[str, Tensor]:
         """The stream's own work space, which grows to what the largest batch needed."""
@@ -197,6 +198,10 @@ def unsupported(encoder: Encoder) -> str | None:
     head, rest = divmod(config.width, config.heads)
     if weight.dtype not in (torch.float16, torch.bfloat16):
         return f"its weights are {weight.dtype}, not float16 or bfloat16"
+    if encoder.types is None or config.family.places_after_padding or config.relative_buckets:
+        return f"it is a {config.family.model_type} model"
+    if encoder.pooling != "mean":
+        return f"it pools by {encoder.pooling}, not by the mean"
     if rest or head % 32:
         return f"heads of {config.width / config.heads:g} numbers, no multiple of 32"
     if not shapes(config):
@@ -204,19 +209,9 @@ def unsupported(encoder: Encoder) -> str | None:
     return None
 
 
-def fits(batch: Batch, config: EncoderConfig) -> bool:
+def fits(batch: Batch, config: EncoderConfig, most_tokens: int = MOST_TOKENS) -> bool:
     """Whether the kernel takes the batch: no row longer than the largest tile, and not too many tokens."""
-    return batch.groups[-1].length <= longest_row(config) and len(batch.ids) <= MOST_TOKENS
-
-
-def plan_flags(thresholds: Sequence[float], patience: int, stop: int) -> list[int]:
-    """What to do with each layer's output, index 0 the embeddings': 0 nothing, 1 pool it, 2 test it too.
-
-    Only layers that a test needs are pooled; the layer `stop` is pooled anyway, after the last step.
-    """
-    tests = {layer for layer in range(patience + 1, stop) if thresholds[layer - 1] < math.inf}
-    pooled = {layer - patience for layer in tests}
-    return [2 if layer in tests else int(layer in pooled) for layer in range(len(thresholds) + 1)]
+    return batch.groups[-1].length <= longest_row(config) and len(batch.ids) <= most_tokens
 
 
 def _power_of_two(number: int) -> int:
@@ -237,7 +232,10 @@ def _joined(encoder: Encoder) -> tuple[Tensor, Tensor]:
             part.data = block[start : start + size].view_as(part)
             start += size
     norms = [encoder.norm, *(layer.norm for layer in layers)]
-    return weights, torch.stack([torch.stack([norm.weight.data, norm.bias.data]) for norm in norms])
+    pairs = torch.stack([torch.stack([norm.weight.data, norm.bias.data]) for norm in norms])
+    for norm, pair in zip(norms, pairs, strict=True):
+        norm.weight.data, norm.bias.data = pair
+    return weights, pairs
 
 
 def _ordered(layer: Layer) -> list[Tensor]:

@@ -55,17 +55,18 @@ def choose_layout(lengths: Sequence[int], config: EncoderConfig, processors: int
     Raises:
         ValueError: a row is longer than the largest tile.
     """
-    layout = None
-    for choice in CHOICES:
-        shape = tile_shape(choice.rows16, config, choice.columns)
-        if shape is None or shape.tokens < max(lengths):
-            continue
-        layout = layout_of(lengths, shape, processors, choice.members)
-        if layout.groups == len(layout.tiling) and layout.members == choice.members:
-            return layout
-    if layout is None:
+    shapes_of = [(choice.members, tile_shape(choice.rows16, config, choice.columns)) for choice in CHOICES]
+    fitting = [(members, shape) for members, shape in shapes_of if shape and shape.tokens >= max(lengths)]
+    if not fitting:
         raise ValueError(f"a row of {max(lengths)} tokens does not fit the largest tile")
-    return layout
+    for members, shape in fitting:
+        if shape.tokens * (processors // members) < sum(lengths):
+            continue
+        layout = layout_of(lengths, shape, processors, members)
+        if layout.groups == len(layout.tiling) and layout.members == members:
+            return layout
+    members, shape = fitting[-1]
+    return layout_of(lengths, shape, processors, members)
 
 
 def layout_of(lengths: Sequence[int], shape: TileShape, processors: int, members: int) -> Layout:
