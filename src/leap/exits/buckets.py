@@ -3,7 +3,6 @@
 A bucket has smaller levels besides, into which the rows move that stay while others leave.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from math import ceil, log2
 
@@ -19,7 +18,7 @@ from leap.model.varlen import LONGEST_TILE, TILES
 TOKEN_BITS = 17
 ROW_BITS = 13
 MOST_ROWS = 2048
-MOST_TOKENS = 2**16
+MOST_TOKENS = 2**15
 # Sizes of buckets an octave of tokens: at most a twelfth of a large batch is idle.
 STEPS = 8
 LEVELS = (1, 3 / 4, 1 / 2, 3 / 8, 1 / 4, 1 / 8)
@@ -77,9 +76,9 @@ class Level:
         weight, width = encoder.words.weight, encoder.config.width
         self.shape = shape
         rows, tokens = shape.rows, shape.tokens
-        self.numbers = torch.zeros(3 * rows + 1 + 2 * tokens, dtype=torch.int32, device=weight.device)
-        parts = self.numbers.split([rows + 1, rows, rows, tokens, tokens])
-        self.offsets, self.left, self.names, self.ids, self.positions = parts
+        self.numbers = torch.zeros(sum(rooms(shape)), dtype=torch.int32, device=weight.device)
+        offsets, left, names, self.ids, self.positions = torch.split(self.numbers, rooms(shape))
+        self.offsets, self.left, self.names = offsets[: rows + 1], left[:rows], names[:rows]
         self.states = torch.zeros(tokens, width, dtype=weight.dtype, device=weight.device)
         self.recent = torch.zeros(shape.slots, rows, width, device=weight.device)
 
@@ -112,7 +111,7 @@ class Bucket:
         self.flags = torch.zeros(depth + 1, dtype=torch.int64, pin_memory=device.type == "cuda")
         self.seen = self.flags.numpy()
         self.runs = 0
-        self.plan: object = None
+        self.thresholds_of: tuple[float, ...] = ()
 
     def told(self, layer: int) -> tuple[int, int] | None:
         """Rows and tokens that stay after a layer of this run; None while it is not known yet."""
@@ -121,30 +120,21 @@ class Bucket:
             return None
         return flag >> TOKEN_BITS & (2**ROW_BITS - 1), flag & (2**TOKEN_BITS - 1)
 
-    def fitting(self, rows: int, tokens: int) -> int:
-        """The smallest level that holds so many."""
-        return max(
-            number
-            for number, level in enumerate(self.levels)
-            if level.shape.rows >= rows and level.shape.tokens >= tokens
-        )
+
+def rooms(shape: Shape) -> list[int]:
+    """How many numbers each part of `Level.numbers` takes: fours, so that all begin alike aligned."""
+    return [4 * ceil(size / 4) for size in (shape.rows + 1, shape.rows, shape.rows)] + [shape.tokens] * 2
 
 
 def numbers_of(batch: Batch, shape: Shape) -> Tensor:
     """A batch as `Level.numbers` of a bucket, on the batch's device."""
     lengths = batch.lengths.numpy()
     rows, tokens = len(lengths), len(batch.ids)
-    head = np.zeros(3 * shape.rows + 1, dtype=np.int32)
-    head[1 : rows + 1] = lengths.cumsum()
-    head[rows + 1 : shape.rows + 1] = tokens
-    head[shape.rows + 1 + rows : 2 * shape.rows + 1] = -1
-    head[2 * shape.rows + 1 : 2 * shape.rows + 1 + rows] = np.arange(rows)
-    idle = batch.ids.new_zeros(shape.tokens - tokens, dtype=torch.int32)
-    return torch.cat(list(_parts(torch.from_numpy(head).to(batch.ids.device), batch, idle)))
-
-
-def _parts(head: Tensor, batch: Batch, idle: Tensor) -> Iterator[Tensor]:
-    yield head
-    for tokens in (batch.ids, batch.positions):
-        yield tokens.int()
-        yield idle
+    offsets, left, names = (np.zeros(size, dtype=np.int32) for size in rooms(shape)[:3])
+    offsets[1:] = tokens
+    offsets[1 : rows + 1] = lengths.cumsum()
+    left[rows:] = -1
+    names[:rows] = np.arange(rows)
+    head = torch.from_numpy(np.concatenate([offsets, left, names])).to(batch.ids.device, non_blocking=True)
+    idle = head.new_zeros(shape.tokens - tokens)
+    return torch.cat([head, batch.ids.int(), idle, batch.positions.int(), idle])

@@ -7,7 +7,7 @@ import triton
 import triton.language as tl
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["layer", "before", "now", "rows"])
 def exit_test(
     states, offsets, left, names, recent, vectors, exits, thresholds, counters, flags, epoch,
     layer, before, now, rows, TEST: tl.constexpr, LAST: tl.constexpr, D: tl.constexpr, BLOCK: tl.constexpr,
@@ -43,30 +43,32 @@ def exit_test(
             leaves = there & (cosine >= tl.load(thresholds + layer))
         name = tl.load(names + row)
         tl.store(vectors + name * D + column, mean, mask=kept & leaves)
-        tl.store(exits + name + column, layer.to(tl.int64) + tl.zeros((BLOCK,), tl.int64), mask=(column == 0) & leaves)
-        tl.store(left + row + column, layer + tl.zeros((BLOCK,), tl.int32), mask=(column == 0) & leaves)
+        tl.store(exits + name, layer, mask=leaves)
+        tl.store(left + row, layer, mask=leaves)
         if TEST:
-            mine = tl.where(there & (cosine < tl.load(thresholds + layer)), ROW_ONE + length, 0).to(tl.int64)
+            mine = tl.where(leaves, 0, tl.where(there, ROW_ONE + length, 0)).to(tl.int64)
             seen = tl.atomic_add(counters + layer, mine + ALL + 1)
             if (seen + mine + ALL + 1) // (ALL + 1) == rows:
                 tl.store(flags + layer, tl.load(epoch) * (ALL + 1) + ((seen + mine) & ALL))
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows", "to_rows"])
 def compact(
     states, offsets, left, names, recent, to_states, to_offsets, to_left, to_names, to_recent,
     rows, to_rows, SLOTS: tl.constexpr, D: tl.constexpr, BLOCK: tl.constexpr, BLOCK_ROWS: tl.constexpr,
 ):  # fmt: skip
-    """Moves the rows that are there to the front of other buffers, in order; a program a row, one more at the end."""
+    """Moves the rows that are there, in order, to the front of other buffers; a program a row and one more."""
     row = tl.program_id(0)
     every = tl.arange(0, BLOCK_ROWS)
     staying = tl.load(left + every, mask=every < rows, other=1) == 0
-    lengths = tl.load(offsets + every + 1, mask=staying, other=0) - tl.load(offsets + every, mask=staying, other=0)
+    starts = tl.load(offsets + every, mask=staying, other=0)
+    lengths = tl.load(offsets + every + 1, mask=staying, other=0) - starts
     if row == rows:
         count = tl.sum(staying.to(tl.int32), 0)
         end = tl.sum(lengths, 0) + tl.zeros((BLOCK_ROWS,), tl.int32)
         tl.store(to_offsets + every, end, mask=(every >= count) & (every <= to_rows))
-        tl.store(to_left + every, tl.full((BLOCK_ROWS,), -1, tl.int32), mask=(every >= count) & (every < to_rows))
+        none = tl.full((BLOCK_ROWS,), -1, tl.int32)
+        tl.store(to_left + every, none, mask=(every >= count) & (every < to_rows))
     else:
         if tl.load(left + row) == 0:
             place = tl.sum((staying & (every < row)).to(tl.int32), 0)

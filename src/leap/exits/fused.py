@@ -70,7 +70,9 @@ class FusedEncoder:
         # Ordinary tensors even where the first sentence is encoded: they stay the encoder's parameters.
         with torch.inference_mode(False), torch.no_grad():
             self._weights, self._norms = _joined(encoder)
-        embeddings = [table.weight for table in (encoder.words, encoder.places, encoder.types) if table is not None]
+        embeddings = [
+            table.weight for table in (encoder.words, encoder.places, encoder.types) if table is not None
+        ]
         self._tables = [table.data_ptr() for table in (*embeddings, self._norms, self._weights)]
         self._lock = Lock()
         self._work: OrderedDict[int, dict[str, Tensor]] = OrderedDict()

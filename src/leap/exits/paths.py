@@ -1,107 +1,275 @@
-"""The ways to run an encoder, and which one fits it and the machine."""
+"""The ways to run an encoder, and which one takes a batch on this machine."""
 
 import logging
-import math
+from collections.abc import Sequence
 from importlib.util import find_spec
-from typing import Protocol
+from threading import RLock
+from typing import Literal, Protocol, get_args
 
 import torch
 from torch import Tensor
 
-from leap.exits.forward import exit_forward, layer_forward
-from leap.exits.fused import FusedEncoder, fits, unsupported
-from leap.exits.rules import ExitRule
+from leap.errors import UserError
+from leap.exits import fused, graphs
+from leap.exits.forward import exit_forward
+from leap.exits.layouts import layout_of, longest_row
+from leap.exits.plan import Plan, plan_of
+from leap.exits.policy import ExitPolicy
+from leap.exits.tiles import TileShape
+from leap.exits.trust import disagreement, made_batch
 from leap.model.batches import Batch
 from leap.model.encoder import Encoder
+from leap.model.varlen import LONGEST_TILE
 
-logger = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
 
-# Hopper: the kernel's copies and launch need it.
+PathName = Literal["auto", "fused", "graphs", "eager"]
+
+# Hopper: the fused kernel was written and measured for it.
 CAPABILITY = (9, 0)
+# Above, graphs are faster than the fused kernel (docs/log.md).
+FUSED_TOKENS = 704
+# Blocks a tile in the comparison with the slow twin.
+MEMBERS = 8
 
 
-class Path(Protocol):
-    """A way to run an encoder: `leap.exits.forward`'s two functions."""
+class DisagreementError(RuntimeError):
+    """A path computes something else than its slow twin."""
+
+
+class FastPath(Protocol):
+    """A way to run batches by a plan, faster than layer by layer."""
 
     name: str
 
-    def exit(self, batch: Batch, rule: ExitRule) -> tuple[Tensor, Tensor]:
-        """Algorithm 1: vectors [B, D] float32 and exit layers [B] int64."""
+    def takes(self, batch: Batch) -> bool:
+        """Whether it computes such a batch."""
 
-    def at(self, batch: Batch, layer: int) -> Tensor:
-        """One layer's vectors, [B, D] float32."""
+    def run(self, batch: Batch, plan: Plan) -> tuple[Tensor, Tensor]:
+        """Vectors [B, D] float32 and exit layers [B] int64, on the device.
 
+        Raises:
+            RuntimeError, ImportError, OSError: it does not work here.
+        """
 
-class EagerPath:
-    """PyTorch's own operations, layer by layer; the slow twin of all others."""
+    def learn(self, plan: Plan, exits: Sequence[int]) -> None:
+        """Is told where a batch's rows left."""
 
-    def __init__(self, encoder: Encoder) -> None:
-        self.encoder = encoder
-        self.name = f"{encoder.words.weight.device.type} eager"
-
-    def exit(self, batch: Batch, rule: ExitRule) -> tuple[Tensor, Tensor]:
-        """Algorithm 1; the exit layers are on the CPU."""
-        return exit_forward(self.encoder, batch, rule)
-
-    def at(self, batch: Batch, layer: int) -> Tensor:
-        """One layer's vectors."""
-        return layer_forward(self.encoder, batch, layer)
+    def warm(self, rows: int, length: int, plan: Plan) -> None:
+        """Prepares for batches of so many rows of this length."""
 
 
 class FusedPath:
-    """One CUDA kernel a batch; batches that it does not take run eagerly."""
+    """One CUDA kernel a batch (`leap.exits.fused`); each of its forms is compared before its first use."""
 
-    name = "cuda fused"
+    name = "fused"
+
+    def __init__(self, encoder: Encoder, most_tokens: int) -> None:
+        self.fused = fused.FusedEncoder(encoder)
+        self.most_tokens = most_tokens
+        self._trusted: set[TileShape] = set()
+        self._lock = RLock()
+
+    def takes(self, batch: Batch) -> bool:
+        """Short rows, not too many."""
+        return fused.fits(batch, self.fused.config, self.most_tokens)
+
+    def run(self, batch: Batch, plan: Plan) -> tuple[Tensor, Tensor]:
+        """As `FastPath.run`."""
+        placed = self.fused.place(batch)
+        self._trust(placed.layout.shape)
+        return self.fused.run(placed, plan)
+
+    def learn(self, plan: Plan, exits: Sequence[int]) -> None:
+        """Nothing: the host takes no part."""
+
+    def warm(self, rows: int, length: int, plan: Plan) -> None:
+        """Compiles the kernel for such batches."""
+        if length <= longest_row(self.fused.config) and rows * length <= self.most_tokens:
+            self._trust(self.fused.layout((length,) * rows).shape)
+
+    def _trust(self, shape: TileShape) -> None:
+        with self._lock:
+            if shape in self._trusted:
+                return
+            batch = made_batch(self.fused.encoder, shape.tokens)
+            layout = layout_of(batch.lengths.tolist(), shape, self.fused.processors, MEMBERS)
+            placed = self.fused.place(batch, layout)
+            reason = disagreement(lambda _, plan: self.fused.run(placed, plan), self.fused.encoder, batch)
+            if reason:
+                raise DisagreementError(reason)
+            self._trusted.add(shape)
+
+
+class GraphPath:
+    """Layers as CUDA graphs (`leap.exits.graphs`), compared before their first use."""
+
+    name = "graphs"
 
     def __init__(self, encoder: Encoder) -> None:
-        self.fused = FusedEncoder(encoder)
-        self.eager = EagerPath(encoder)
-        self._told = False
+        self.graphs = graphs.GraphEncoder(encoder)
+        self._trusted = False
+        self._lock = RLock()
 
-    def exit(self, batch: Batch, rule: ExitRule) -> tuple[Tensor, Tensor]:
-        """Algorithm 1; the exit layers are on the CPU, so this waits for them."""
-        if not self._takes(batch):
-            return self.eager.exit(batch, rule)
-        vectors, exits = self.fused.exit(batch, thresholds(rule, self.fused.config.layers), rule.patience)
-        return vectors, exits.cpu()
+    def takes(self, batch: Batch) -> bool:
+        """Rows of up to 128 tokens."""
+        return graphs.fits(batch.rows, len(batch.ids), batch.groups[-1].length)
 
-    def at(self, batch: Batch, layer: int) -> Tensor:
-        """One layer's vectors."""
-        return self.fused.at(batch, layer) if self._takes(batch) else self.eager.at(batch, layer)
+    def run(self, batch: Batch, plan: Plan) -> tuple[Tensor, Tensor]:
+        """As `FastPath.run`."""
+        self._trust()
+        return self.graphs.run(batch, plan)
 
-    def _takes(self, batch: Batch) -> bool:
-        taken = fits(batch, self.fused.config)
-        if not taken and not self._told:
-            self._told = True
-            logger.info(
-                "a batch of %d tokens with rows of up to %d runs eagerly: it does not fit the fused kernel",
-                len(batch.ids),
-                batch.groups[-1].length,
-            )
-        return taken
+    def learn(self, plan: Plan, exits: Sequence[int]) -> None:
+        """For the next batch's schedule."""
+        self.graphs.learn(plan, exits)
+
+    def warm(self, rows: int, length: int, plan: Plan) -> None:
+        """Captures the graphs of such batches."""
+        self._trust()
+        if graphs.fits(rows, rows * length, length):
+            self.graphs.warm(rows, length, plan)
+
+    def _trust(self) -> None:
+        with self._lock:
+            if self._trusted:
+                return
+            encoder = self.graphs.encoder
+            batch = made_batch(encoder, LONGEST_TILE)
+            self.graphs.always = True  # every look and every move is compared
+            try:
+                reason = disagreement(self.graphs.run, encoder, batch, times=3)
+            finally:
+                self.graphs.always = False
+            if reason:
+                raise DisagreementError(reason)
+            self._trusted = True
 
 
-def thresholds(rule: ExitRule, depth: int) -> list[float]:
-    """The rule as a threshold a layer; infinity where no row may leave."""
-    return [math.inf if layer < rule.first_check() else rule.threshold for layer in range(1, depth + 1)]
+class Paths:
+    """An encoder's fast paths, best first, and layer by layer for what none of them takes."""
+
+    def __init__(self, encoder: Encoder, wanted: PathName = "auto") -> None:
+        """Finds the paths for the encoder on its device; the log says which and why.
+
+        Args:
+            encoder: its weights stay where they are.
+            wanted: auto for all that work here; else that one, and `eager` for what it does not take.
+
+        Raises:
+            UserError: the one that is wanted does not work here.
+        """
+        self.encoder, self.wanted = encoder, wanted
+        self._weights = encoder.words.weight.data_ptr(), encoder.words.weight.dtype
+        self.eager = f"{encoder.words.weight.device.type} eager"
+        self.fast, reasons = _fast_paths(encoder, wanted)
+        self._told: set[str] = set()
+        if wanted in reasons:
+            raise UserError(f'path="{wanted}" does not work here: {reasons[wanted]}; use path="auto"')
+        why = "; ".join(f"{name}: {reason}" for name, reason in reasons.items())
+        log.info("exit path: %s%s", self.names(), f" ({why})" if why else "")
+
+    def moved(self) -> bool:
+        """Whether the encoder's weights are elsewhere than when these paths were found."""
+        return (self.encoder.words.weight.data_ptr(), self.encoder.words.weight.dtype) != self._weights
+
+    def names(self) -> str:
+        """The paths in the order in which they are asked."""
+        return ", then ".join([*(path.name for path in self.fast), self.eager])
+
+    def exits(
+        self, batch: Batch, policy: ExitPolicy, similarities: dict[int, Tensor] | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """As `leap.exits.forward.exit_forward`, by the first path that takes the batch.
+
+        Raises:
+            UserError: the path that is wanted fails.
+        """
+        plan = None if similarities is not None else plan_of(policy, self.encoder.config.layers)
+        if plan is None:
+            kind = type(policy).__name__ if similarities is None else "a monitor"
+            self._tell(f"{kind} needs every layer's pooled vectors")
+        else:
+            for path in self.fast:
+                if path.takes(batch):
+                    try:
+                        vectors, layers = path.run(batch, plan)
+                        exits = layers.cpu()
+                        path.learn(plan, exits.tolist())
+                    except torch.OutOfMemoryError:
+                        raise
+                    except (RuntimeError, ImportError, OSError) as error:
+                        self._refuse(path, error)
+                    else:
+                        return vectors, exits
+            self._tell(f"{batch.rows} rows of up to {batch.groups[-1].length} tokens fit no other")
+        return exit_forward(self.encoder, batch, policy, similarities)
+
+    def warm(self, rows: int, length: int, policy: ExitPolicy) -> None:
+        """Compiles, compares and captures what batches of so many rows of this length need.
+
+        Raises:
+            UserError: the path that is wanted fails.
+        """
+        plan = plan_of(policy, self.encoder.config.layers)
+        if plan is None:
+            return
+        for path in self.fast:
+            try:
+                path.warm(rows, length, plan)
+            except torch.OutOfMemoryError:
+                raise
+            except (RuntimeError, ImportError, OSError) as error:
+                self._refuse(path, error)
+
+    def _refuse(self, path: FastPath, error: Exception) -> None:
+        reason = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
+        if self.wanted == path.name:
+            raise UserError(f'path="{path.name}" does not work here: {reason}; use path="auto"') from error
+        self.fast = tuple(other for other in self.fast if other is not path)
+        log.warning("exit path %s is not used any more (%s): now %s", path.name, reason, self.names())
+
+    def _tell(self, reason: str) -> None:
+        kind = reason.lstrip("0123456789 ").partition(" of up to")[0]
+        if self.fast and kind not in self._told:
+            self._told.add(kind)
+            log.info("exit path: a batch runs by %s, because %s", self.eager, reason)
 
 
-def choose_path(encoder: Encoder) -> Path:
-    """The fastest way for this encoder on its device; the log says which and why."""
-    reason = why_not_fused(encoder)
-    path: Path = EagerPath(encoder) if reason else FusedPath(encoder)
-    logger.info("exit path: %s%s", path.name, f" ({reason})" if reason else "")
-    return path
+def check_name(path: str) -> None:
+    """Refuses a path that there is not.
+
+    Raises:
+        ValueError: it is none of `PathName`.
+    """
+    if path not in get_args(PathName):
+        raise ValueError(f"path {path!r} is none of {', '.join(get_args(PathName))}")
+
+
+def _fast_paths(encoder: Encoder, wanted: PathName) -> tuple[tuple[FastPath, ...], dict[str, str]]:
+    """Those that work here, and why others do not."""
+    asked = ("fused", "graphs") if wanted == "auto" else (wanted,)
+    if wanted == "eager":
+        return (), {}
+    device = encoder.words.weight.device
+    if device.type != "cuda":
+        return (), dict.fromkeys(asked, f"the model is on {device.type}")
+    why = {"fused": why_not_fused, "graphs": graphs.unsupported}
+    reasons = {name: reason for name in asked if (reason := why[name](encoder))}
+    found: list[FastPath] = []
+    if "fused" in asked and "fused" not in reasons:
+        others = "graphs" in asked and "graphs" not in reasons
+        found.append(FusedPath(encoder, FUSED_TOKENS if others else fused.MOST_TOKENS))
+    if "graphs" in asked and "graphs" not in reasons:
+        found.append(GraphPath(encoder))
+    return tuple(found), reasons
 
 
 def why_not_fused(encoder: Encoder) -> str | None:
-    """Why the encoder cannot run as one CUDA kernel here; None where it can."""
-    device = encoder.words.weight.device
-    if device.type != "cuda":
-        return f"the model is on {device.type}"
-    capability = torch.cuda.get_device_capability(device)
+    """Why an encoder on CUDA cannot run as one kernel here; None where it can."""
+    capability = torch.cuda.get_device_capability(encoder.words.weight.device)
     if capability < CAPABILITY:
-        return "the fused kernel needs compute capability 9.0; this card has {}.{}".format(*capability)
+        return "it needs compute capability 9.0; this card has {}.{}".format(*capability)
     if find_spec("cuda") is None or find_spec("cuda.bindings") is None:
-        return "the package cuda-bindings, which compiles the fused kernel, is not installed"
-    return unsupported(encoder)
+        return "the package cuda-bindings, which compiles it, is not installed"
+    return fused.unsupported(encoder)
