@@ -16,9 +16,10 @@ from leap.exits.compiled import ARGUMENTS, Kernel, definitions
 from leap.exits.forward import exit_forward, layer_forward
 from leap.exits.fused import FusedEncoder
 from leap.exits.layouts import layout_of
+from leap.exits.plan import Plan
 from leap.exits.rules import ExitRule
 from leap.exits.tiles import TileShape, tile_shape
-from leap.model.batches import Batch, pack, row_lengths
+from leap.model.batches import Batch, pack
 from leap.model.encoder import Encoder, EncoderConfig
 
 KERNEL = Path(__file__).parents[2] / "src/leap/resources/kernels/encoder.cu"
@@ -69,11 +70,8 @@ class OnHost:
         self.fused, self.shape = FusedEncoder(encoder), shape
 
     def run(self, batch: Batch, thresholds: list[float], patience: int, stop: int) -> tuple[Tensor, Tensor]:
-        lengths = row_lengths(batch)
-        placed = self.fused.place(batch, layout_of(lengths, self.shape, 1, 1))
-        if stop < CONFIG.layers:
-            return self.fused.at(placed, stop), torch.full((len(lengths),), stop)
-        return self.fused.exit(placed, thresholds, patience)
+        placed = self.fused.place(batch, layout_of(batch.lengths.tolist(), self.shape, 1, 1))
+        return self.fused.run(placed, Plan(tuple(thresholds), patience, stop))
 
 
 def random_encoder() -> Encoder:

@@ -1,12 +1,10 @@
-"""Which tiles and programs a batch gets, and what the kernel is told to do after each layer."""
-
-import math
+"""Which tiles and programs a batch gets."""
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leap.exits.fused import fits, plan_flags
+from leap.exits.fused import fits
 from leap.exits.layouts import choose_layout, longest_row, shapes
 from leap.exits.tiles import MOST_ROWS, SHARED_BYTES, packed_tiles, tile_shape
 from leap.model.batches import pack
@@ -58,6 +56,7 @@ def test_a_row_that_fits_no_tile_is_refused() -> None:
     assert fits(pack([[1] * 64]), config())
     assert not fits(pack([[1] * 65]), config())
     assert not fits(pack([[1] * 64] * 33), config())
+    assert not fits(pack([[1] * 64]), config(), most_tokens=63)
 
 
 @pytest.mark.parametrize("odd", [config(312, 12), config(384, 24), config(384, 12, 1000), config(192, 6)])
@@ -81,19 +80,3 @@ def test_sums_of_many_tokens_are_split_over_warps() -> None:
     assert small.warps == (1, 1, 1, 1)
     # 64 tokens by 96 columns of queries, keys and values: 192 sums a thread on one warp, 48 on four.
     assert large.warps == (4, 1, 4, 1)
-
-
-@pytest.mark.parametrize(
-    ("limits", "patience", "stop", "flags"),
-    [
-        ([math.inf] * 4, 1, 4, [0, 0, 0, 0, 0]),
-        ([math.inf, math.inf, 0.9, 0.9], 1, 4, [0, 0, 1, 2, 0]),
-        ([0.9] * 4, 1, 4, [0, 1, 2, 2, 0]),
-        ([0.9] * 4, 2, 4, [0, 1, 0, 2, 0]),
-        ([math.inf, 0.9, math.inf, 0.9], 1, 3, [0, 1, 2, 0, 0]),
-    ],
-)
-def test_only_layers_that_a_test_needs_are_pooled(
-    limits: list[float], patience: int, stop: int, flags: list[int]
-) -> None:
-    assert plan_flags(limits, patience, stop) == flags

@@ -28,7 +28,7 @@ LEAST_TOKENS = 64
 
 @dataclass(frozen=True)
 class Shape:
-    """The size of a bucket: rows and tokens at most, the longest row's bound, and pooled vectors kept a row."""
+    """The size of a bucket: most rows and tokens, the longest row's bound, and pooled vectors kept a row."""
 
     rows: int
     tokens: int
@@ -65,9 +65,9 @@ def shape_of(rows: int, tokens: int, longest: int, slots: int) -> Shape:
 class Level:
     """The buffers of one size.
 
-    numbers: int32, all that a batch brings along; its views are offsets [rows + 1], left [rows] (0 while a row is
-        there, the layer that it left at, -1 for none), names [rows] (a row's number in the batch), ids and
-        positions [tokens].
+    numbers: int32, all that a batch brings along; its views are offsets [rows + 1], left [rows] (0 while a
+        row is there, the layer that it left at, -1 for none), names [rows] (a row's number in the batch), ids
+        and positions [tokens].
     states: [tokens, D].
     recent: [slots, rows, D] float32, the last pooled vectors; layer l's in slot l modulo slots.
     """

@@ -54,8 +54,8 @@ def exit_test(
 
 @triton.jit(do_not_specialize=["rows", "to_rows"])
 def compact(
-    states, offsets, left, names, recent, to_states, to_offsets, to_left, to_names, to_recent,
-    rows, to_rows, SLOTS: tl.constexpr, D: tl.constexpr, BLOCK: tl.constexpr, BLOCK_ROWS: tl.constexpr,
+    states, offsets, left, names, recent, to_states, to_offsets, to_left, to_names, to_recent, rows, to_rows,
+    SLOTS: tl.constexpr, D: tl.constexpr, BLOCK: tl.constexpr, BLOCK_ROWS: tl.constexpr,
 ):  # fmt: skip
     """Moves the rows that are there, in order, to the front of other buffers; a program a row and one more."""
     row = tl.program_id(0)

@@ -76,9 +76,10 @@ class FusedPath:
 
     def run(self, batch: Batch, plan: Plan) -> tuple[Tensor, Tensor]:
         """As `FastPath.run`."""
-        placed = self.fused.place(batch)
-        self._trust(placed.layout.shape)
-        return self.fused.run(placed, plan)
+        with torch.cuda.device(self.fused.device):
+            placed = self.fused.place(batch)
+            self._trust(placed.layout.shape)
+            return self.fused.run(placed, plan)
 
     def learn(self, plan: Plan, exits: Sequence[int]) -> None:
         """Nothing: the host takes no part."""
@@ -86,7 +87,8 @@ class FusedPath:
     def warm(self, rows: int, length: int, plan: Plan) -> None:
         """Compiles the kernel for such batches."""
         if length <= longest_row(self.fused.config) and rows * length <= self.most_tokens:
-            self._trust(self.fused.layout((length,) * rows).shape)
+            with torch.cuda.device(self.fused.device):
+                self._trust(self.fused.layout((length,) * rows).shape)
 
     def _trust(self, shape: TileShape) -> None:
         with self._lock:
