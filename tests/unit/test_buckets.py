@@ -1,5 +1,7 @@
 """Sizes of the graphed path's buffers, and how a batch lies in them."""
 
+from itertools import pairwise
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -20,7 +22,7 @@ def test_a_batch_fits_its_bucket_and_little_is_idle(rows: int, length: int) -> N
     assert length <= shape.longest <= 128
     levels = shape.levels()
     assert levels[0] == shape
-    for larger, smaller in zip(levels, levels[1:], strict=False):
+    for larger, smaller in pairwise(levels):
         assert smaller.rows < larger.rows
         assert smaller.tokens < larger.tokens
 

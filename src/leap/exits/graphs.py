@@ -1,8 +1,8 @@
 """The CUDA path for what the fused kernel does not take: layers as CUDA graphs, with exits inside.
 
 A batch lies in buffers of fixed size (`leap.exits.buckets`). Stretches of layers are graphs that test exits
-on the device; after some of them the host reads in pinned memory how many rows stay (`leap.exits.schedule` says
-where that pays), stops when none does, and moves the rest into smaller buffers. The slow twin is
+on the device; after some of them the host reads in pinned memory how many rows stay (`leap.exits.schedule`
+says where that pays), stops when none does, and moves the rest into smaller buffers. The slow twin is
 `leap.exits.forward`; on a CPU the same schedule runs with plain calls instead of graphs.
 """
 

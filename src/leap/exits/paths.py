@@ -4,7 +4,7 @@ import logging
 from collections.abc import Sequence
 from importlib.util import find_spec
 from threading import RLock
-from typing import Literal, Protocol, get_args
+from typing import Any, Literal, Protocol, get_args
 
 import torch
 from torch import Tensor
@@ -45,8 +45,15 @@ class FastPath(Protocol):
     def takes(self, batch: Batch) -> bool:
         """Whether it computes such a batch."""
 
-    def run(self, batch: Batch, plan: Plan) -> tuple[Tensor, Tensor]:
+    def place(self, batch: Batch, plan: Plan) -> Any:
+        """A batch that it takes in the form in which it computes it: `run` takes that too."""
+
+    def run(self, batch: Any, plan: Plan) -> tuple[Tensor, Tensor]:
         """Vectors [B, D] float32 and exit layers [B] int64, on the device.
+
+        Args:
+            batch: one that it takes, or what `place` made of it for this plan.
+            plan: who leaves where.
 
         Raises:
             RuntimeError, ImportError, OSError: it does not work here.
@@ -74,10 +81,14 @@ class FusedPath:
         """Short rows, not too many."""
         return fused.fits(batch, self.fused.config, self.most_tokens)
 
-    def run(self, batch: Batch, plan: Plan) -> tuple[Tensor, Tensor]:
+    def place(self, batch: Batch, plan: Plan) -> fused.Placed:
+        """As `FastPath.place`."""
+        return self.fused.place(batch)
+
+    def run(self, batch: Batch | fused.Placed, plan: Plan) -> tuple[Tensor, Tensor]:
         """As `FastPath.run`."""
         with torch.cuda.device(self.fused.device):
-            placed = self.fused.place(batch)
+            placed = self.fused.place(batch) if isinstance(batch, Batch) else batch
             self._trust(placed.layout.shape)
             return self.fused.run(placed, plan)
 
@@ -117,7 +128,11 @@ class GraphPath:
         """Rows of up to 128 tokens."""
         return graphs.fits(batch.rows, len(batch.ids), batch.groups[-1].length)
 
-    def run(self, batch: Batch, plan: Plan) -> tuple[Tensor, Tensor]:
+    def place(self, batch: Batch, plan: Plan) -> graphs.Placed:
+        """As `FastPath.place`."""
+        return self.graphs.place(batch, plan.patience)
+
+    def run(self, batch: Batch | graphs.Placed, plan: Plan) -> tuple[Tensor, Tensor]:
         """As `FastPath.run`."""
         self._trust()
         return self.graphs.run(batch, plan)
@@ -190,7 +205,7 @@ class Paths:
         plan = None if similarities is not None else plan_of(policy, self.encoder.config.layers)
         if plan is None:
             kind = type(policy).__name__ if similarities is None else "a monitor"
-            self._tell(f"{kind} needs every layer's pooled vectors")
+            self._tell(kind, f"{kind} needs every layer's pooled vectors")
         else:
             for path in self.fast:
                 if path.takes(batch):
@@ -204,7 +219,8 @@ class Paths:
                         self._refuse(path, error)
                     else:
                         return vectors, exits
-            self._tell(f"{batch.rows} rows of up to {batch.groups[-1].length} tokens fit no other")
+            longest = batch.groups[-1].length
+            self._tell("size", f"{batch.rows} rows of up to {longest} tokens fit no other")
         return exit_forward(self.encoder, batch, policy, similarities)
 
     def warm(self, rows: int, length: int, policy: ExitPolicy) -> None:
@@ -231,8 +247,7 @@ class Paths:
         self.fast = tuple(other for other in self.fast if other is not path)
         log.warning("exit path %s is not used any more (%s): now %s", path.name, reason, self.names())
 
-    def _tell(self, reason: str) -> None:
-        kind = reason.lstrip("0123456789 ").partition(" of up to")[0]
+    def _tell(self, kind: str, reason: str) -> None:
         if self.fast and kind not in self._told:
             self._told.add(kind)
             log.info("exit path: a batch runs by %s, because %s", self.eager, reason)
