@@ -37,6 +37,7 @@ def latency(
     device: str = "auto",
     precision: Annotated[str, typer.Option(help="fp32, or fp16 on a card.")] = "fp32",
     quantize: Annotated[str | None, typer.Option(help="int8, on a CPU.")] = None,
+    path: Annotated[str, typer.Option(help="auto, or how to compute: eager, fused, graphs.")] = "auto",
     threads: Annotated[int | None, typer.Option(help="CPU threads; PyTorch's choice if left out.")] = None,
     out: Annotated[Path | None, typer.Option(help="Where the figures go as JSON.")] = None,
 ) -> None:
@@ -60,7 +61,7 @@ def latency(
     if threads is not None:
         torch.set_num_threads(threads)
     try:
-        encoder = LeapEncoder(model, device, quantize=quantize)  # type: ignore[arg-type] # checked there
+        encoder = LeapEncoder(model, device, quantize=quantize, path=path)  # type: ignore[arg-type] # checked there
         own = encoder.rule
         rule = ExitRule(
             own.threshold if threshold is None else threshold,

@@ -419,9 +419,9 @@ def test_the_runtime_is_a_small_part_of_the_package_and_its_imports_are_required
     assert {"leap", "leap.exits.encoder", "leap.model.encoder"} <= modules
     assert not any(name.startswith(("leap.gate", "leap.tracking", "leap.data")) for name in modules)
     roots = {name.partition(".")[0] for module in modules for name in imports(module)}
-    # Triton comes with PyTorch's CUDA builds and huggingface_hub with tokenizers; both are imported only
-    # where they are used, on CUDA and for a hub id.
-    third_party = roots - set(sys.stdlib_module_names) - {"leap", "triton", "huggingface_hub"}
+    # Triton and the CUDA bindings come with PyTorch's CUDA builds and huggingface_hub with tokenizers; they
+    # are imported only where they are used, on CUDA and for a hub id.
+    third_party = roots - set(sys.stdlib_module_names) - {"leap", "triton", "cuda", "huggingface_hub"}
     distributions = packages_distributions()
     assert {name for name in third_party if not set(distributions[name]) & set(REQUIRED)} == set()
     assert {"torch", "numpy", "safetensors"} <= third_party

@@ -4,7 +4,8 @@ full        all layers, pooled once
 exit        Algorithm 1
 monitored   Algorithm 1 with a threshold that no cosine reaches: every check is made and no row leaves
 truncated   cut at exit's expected depth, rounded: what fixed depth gives for the same number of layers
-and the rivals that the settings name: the full model, run by others (`leap.evaluation.latency_rivals`).
+and the rivals that the settings name: the full model, run by others (`leap.evaluation.latency_rivals`). On a
+CUDA card there are more, and another clock (`leap.evaluation.latency_cuda`).
 
 Batches are random, so exits and lengths may differ within one, as in service. They are tokenised, packed and
 on the device beforehand; the paths take turns batch by batch, so drift hits all alike.
@@ -14,18 +15,21 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from leap.evaluation import latency_cuda
 from leap.evaluation.floor import floor
 from leap.evaluation.latency_rivals import Rival, open_rivals
 from leap.exits import ExitRule, LeapEncoder
 from leap.exits.forward import exit_forward, layer_forward
 from leap.model.batches import Batch, pack
-from leap.settings.evaluation import LatencySettings
+
+if TYPE_CHECKING:
+    from leap.settings.evaluation import LatencySettings
 
 # Each batch is timed this often; its median is free of what other programs did meanwhile.
 PASSES = 5
@@ -46,7 +50,7 @@ class TimedPath:
 
 @torch.inference_mode()
 def latency_figures(
-    model: LeapEncoder, sentences: Sequence[str], rule: ExitRule, settings: LatencySettings, seed: int
+    model: LeapEncoder, sentences: Sequence[str], rule: ExitRule, settings: "LatencySettings", seed: int
 ) -> dict[str, Any]:
     """Everything in latency.json below its head (docs/architecture.md).
 
@@ -60,7 +64,7 @@ def latency_figures(
     # Float16 products are emulated on CPUs: nothing is served that way.
     precision = settings.precision if model.device.type == "cuda" else "fp32"
     if precision == "fp16":
-        model.encoder.half()
+        model.half()
     token_ids = model.tokenizer(sentences)
     first = pack(sorted(token_ids[:2], key=len)).to(model.device)
     rivals, missing = open_rivals(settings.rivals, model, first)
@@ -87,7 +91,11 @@ def latency_figures(
             "threads": torch.get_num_threads(),
             "speed_up_at_batch": smallest,
             "input": "tokenised, packed (for rivals padded) and on the device beforehand",
-            "clock": "CUDA events" if model.device.type == "cuda" else "perf_counter",
+            "clock": (
+                f"CUDA events round bursts of up to {latency_cuda.BURST_CALLS} calls"
+                if model.device.type == "cuda"
+                else "perf_counter"
+            ),
         },
     }
 
@@ -113,18 +121,37 @@ def random_batches(token_ids: Sequence[list[int]], size: int, number: int, seed:
     return batches
 
 
-def own_paths(model: LeapEncoder, rule: ExitRule, exits: Tensor) -> dict[str, TimedPath]:
-    """The ways through the encoder itself; `exits` are the layers at which the batches' rows leave."""
+def own_paths(
+    model: LeapEncoder, rule: ExitRule, batches: Sequence[Batch], exits: Tensor
+) -> tuple[dict[str, TimedPath], str]:
+    """The ways through the encoder itself, and the name of the path by which it computes such batches.
+
+    Args:
+        model: the encoder.
+        rule: the exit rule.
+        batches: on the model's device.
+        exits: [batches, B] int64, the layers at which their rows leave.
+    """
     encoder, depth = model.encoder, model.depth
     monitor = ExitRule(UNREACHABLE, rule.min_layer, rule.patience)
     expected = exits.double().mean().item()
     cut = round(expected)
-    return {
-        "full": TimedPath(lambda batch: layer_forward(encoder, batch, depth), depth),
-        "exit": TimedPath(lambda batch: exit_forward(encoder, batch, rule), expected),
-        "monitored": TimedPath(lambda batch: exit_forward(encoder, batch, monitor), depth),
-        "truncated": TimedPath(lambda batch: layer_forward(encoder, batch, cut), cut),
+    layers = {"exit": expected, "truncated": cut, "graph_truncated": cut, "eager_exit": expected}
+    calls: dict[str, Forward] = {
+        "full": lambda batch: layer_forward(encoder, batch, depth),
+        "exit": lambda batch: exit_forward(encoder, batch, rule),
+        "monitored": lambda batch: exit_forward(encoder, batch, monitor),
+        "truncated": lambda batch: layer_forward(encoder, batch, cut),
     }
+    engine = "eager"
+    if model.device.type == "cuda":
+        fast = latency_cuda.fast_path(model, batches)
+        if fast is not None:
+            engine = fast.name
+            plans = latency_cuda.own_plans(depth, rule, monitor, cut)
+            calls = latency_cuda.placed_calls(fast, batches, plans, exits)
+        calls |= latency_cuda.plain_calls(model, rule, cut, batches)
+    return {name: TimedPath(call, layers.get(name, depth)) for name, call in calls.items()}, engine
 
 
 def _rows_of(
@@ -138,10 +165,12 @@ def _rows_of(
     """The rows of one length and batch size."""
     depth = model.depth
     exits = torch.stack([exit_forward(model.encoder, batch, rule)[1] for batch in batches])
-    paths = own_paths(model, rule, exits)
+    paths, engine = own_paths(model, rule, batches, exits)
     paths |= {name: TimedPath(rival.prepared(batches), depth) for name, rival in rivals.items()}
-    timer = cuda_timer if model.device.type == "cuda" else cpu_timer
-    times = timed({name: path.forward for name, path in paths.items()}, batches, warmup, timer)
+    on_card = model.device.type == "cuda"
+    forwards = {name: path.forward for name, path in paths.items()}
+    times = timed(forwards, batches, warmup, latency_cuda.burst_timer() if on_card else cpu_timer)
+    singles = timed(forwards, batches, 0, latency_cuda.single_timer) if on_card else {}
     shared = {
         "batch": batches[0].rows,
         "length": length,
@@ -156,8 +185,10 @@ def _rows_of(
                 "device": model.device.type,
                 "path": path,
                 **shared,
-                "mixed": path == "exit" and is_mixed(exits),
+                "engine": engine,
+                "mixed": path in ("exit", "eager_exit") and is_mixed(exits),
                 **spread(milliseconds),
+                **event_figures(singles.get(path)),
                 "expected_layers": layers,
                 "speed_up": speed_up,
                 "layer_reduction_realised": speed_up / (depth / layers),
@@ -184,7 +215,7 @@ def timed(
     names = list(paths)
     for call in range(warmup):
         for name in names:
-            timer(paths[name], batches[call % len(batches)])
+            paths[name](batches[call % len(batches)])
     times = {name: np.empty((PASSES, len(batches))) for name in names}
     for turn in range(PASSES * len(batches)):
         row, column = divmod(turn, len(batches))
@@ -202,17 +233,6 @@ def cpu_timer(path: Forward, batch: Batch) -> float:
     return (time.perf_counter() - start) * 1000
 
 
-def cuda_timer(path: Forward, batch: Batch) -> float:
-    """Time between two CUDA events round one call, in milliseconds."""
-    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
-    torch.cuda.synchronize()
-    start.record()
-    path(batch)
-    end.record()
-    end.synchronize()
-    return float(start.elapsed_time(end))
-
-
 def spread(milliseconds: Times) -> dict[str, float]:
     """Percentiles, mean and sample standard deviation of all timed calls."""
     p50, p95, p99 = (float(value) for value in np.percentile(milliseconds, [50, 95, 99]))
@@ -223,6 +243,14 @@ def spread(milliseconds: Times) -> dict[str, float]:
         "ms_mean": float(milliseconds.mean()),
         "ms_std": float(milliseconds.std(ddof=1)),
     }
+
+
+def event_figures(milliseconds: Times | None) -> dict[str, float]:
+    """Percentiles of single calls between CUDA events; nothing where there are none."""
+    if milliseconds is None:
+        return {}
+    found = np.percentile(milliseconds, [50, 95, 99])
+    return {f"ms_event_p{percent}": float(value) for percent, value in zip((50, 95, 99), found, strict=True)}
 
 
 def is_mixed(exits: Tensor) -> bool:

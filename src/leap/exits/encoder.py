@@ -5,6 +5,7 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
+from threading import Lock
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import torch
@@ -12,10 +13,10 @@ from torch import Tensor
 
 from leap.errors import UserError
 from leap.exits.calibration import Calibration
-from leap.exits.forward import exit_forward
 from leap.exits.heads import Heads
 from leap.exits.lens import Lens
 from leap.exits.output import Precision, check_precision, converted, finished
+from leap.exits.paths import PathName, Paths, check_name
 from leap.exits.policy import ByHeads, Calibrated, ExitPolicy, Fixed, Patient
 from leap.exits.prompts import Prompts
 from leap.exits.rules import ExitRule, at_layers, near_final
@@ -60,6 +61,7 @@ class LeapEncoder:
         model_kwargs: dict[str, Any] | None = None,
         truncate_dim: int | None = None,
         quantize: Literal["int8"] | None = None,
+        path: PathName = "auto",
     ) -> None:
         """Loads a model; the arguments are SentenceTransformer's.
 
@@ -75,11 +77,14 @@ class LeapEncoder:
             truncate_dim: keep only the first dimensions of vectors.
             quantize: int8 computes linear layers in 8 bits, on a CPU only; exits may move, so calibrate
                 with it where it is served with it.
+            path: how batches are computed: auto for the fastest that works here and agrees with eager; or
+                eager (layer by layer), fused, graphs (docs/exits.md), an error where it does not work.
 
         Raises:
             UserError: the model cannot be had, is incomplete, or is not one that the encoder computes.
             ValueError: an argument is not supported.
         """
+        check_name(path)
         self.folder = find_model(model_name_or_path, revision)
         self.device = resolve_device(device or "auto")
         self.encoder = Encoder.load(self.folder).to(self.device, dtype_of(model_kwargs))
@@ -91,6 +96,9 @@ class LeapEncoder:
         self.normalizes = normalizes(self.folder)
         self.prompts = Prompts.load(self.folder, prompts, default_prompt_name)
         self.truncate_dim = truncate_dim
+        self.path = path
+        self._paths: Paths | None = None
+        self._lock = Lock()
         # Counts what encode does; leap.monitoring.
         self.monitor: Monitor | None = None
 
@@ -124,11 +132,64 @@ class LeapEncoder:
         wanted = resolve_device(device)
         if self.quantize is not None and wanted.type != "cpu":
             raise ValueError(f"a model with quantize={self.quantize!r} stays on the CPU")
+        self._paths = None
         self.device = wanted
         self.encoder.to(self.device)
         for name in ("heads", "lens", "calibration"):
             self.__dict__.pop(name, None)  # read anew on the new device
         return self
+
+    def half(self) -> "LeapEncoder":
+        """Weights in float16, as `model_kwargs={"dtype": "float16"}` loads them: what the CUDA paths need.
+
+        Raises:
+            ValueError: the model is quantized.
+        """
+        return self._cast(torch.float16)
+
+    def bfloat16(self) -> "LeapEncoder":
+        """Weights in bfloat16; as `half`."""
+        return self._cast(torch.bfloat16)
+
+    @property
+    def paths(self) -> Paths:
+        """How batches are computed; found anew when the weights moved or changed their precision.
+
+        Raises:
+            UserError: the path that was asked for does not work here.
+        """
+        with self._lock:
+            paths = self._paths
+            if paths is None or paths.encoder is not self.encoder or paths.moved():
+                self._paths = paths = Paths(self.encoder, self.path)
+            return paths
+
+    @torch.inference_mode()
+    def warm_up(
+        self,
+        batch_sizes: Sequence[int] = (1, 32),
+        lengths: Sequence[int] = (16, 32, 64),
+        *,
+        strategy: Strategy = "converged",
+        **exits: Any,
+    ) -> None:
+        """Compiles and captures now what `encode` would on first use; on a CPU there is nothing to do.
+
+        Args:
+            batch_sizes: the batches that will come: rows,
+            lengths: and tokens of their longest row; every combination.
+            strategy: as in `encode`, and so are threshold, min_layer, patience, layer and pabee_patience.
+            exits: those.
+
+        Raises:
+            UserError: the path that was asked for does not work here.
+        """
+        layer, pabee_patience = exits.pop("layer", None), exits.pop("pabee_patience", 2)
+        self._check_strategy(strategy, layer)
+        policy = self._policy(strategy, self._rule(**exits), layer, pabee_patience)
+        for rows in batch_sizes:
+            for length in lengths:
+                self.paths.warm(rows, min(length, self.tokenizer.max_length), policy)
 
     @torch.inference_mode()
     def encode(
@@ -213,11 +274,7 @@ class LeapEncoder:
             show_progress_bar = log.getEffectiveLevel() in (logging.INFO, logging.DEBUG)
         if device is not None:
             self.to(device)
-        rule = ExitRule(
-            self.rule.threshold if threshold is None else threshold,
-            self.rule.min_layer if min_layer is None else min_layer,
-            self.rule.patience if patience is None else patience,
-        )
+        rule = self._rule(threshold, min_layer, patience)
         self._check_strategy(strategy, layer)
         mapping = self._mapping(strategy, lens)
         if strategy == "near_final":
@@ -273,6 +330,22 @@ class LeapEncoder:
         exited = vectors[chosen.to(vectors.device)]
         monitor.record(exits, similarities, exited, self.encoder(shadowed))
 
+    def _cast(self, dtype: torch.dtype) -> "LeapEncoder":
+        if self.quantize is not None:
+            raise ValueError(f"a model with quantize={self.quantize!r} keeps its precision")
+        self._paths = None
+        self.encoder.to(dtype)
+        return self
+
+    def _rule(
+        self, threshold: float | None = None, min_layer: int | None = None, patience: int | None = None
+    ) -> ExitRule:
+        return ExitRule(
+            self.rule.threshold if threshold is None else threshold,
+            self.rule.min_layer if min_layer is None else min_layer,
+            self.rule.patience if patience is None else patience,
+        )
+
     def _to_int8(self) -> None:
         if self.quantize != "int8":
             raise ValueError(f"quantize {self.quantize!r} is not supported, only 'int8'")
@@ -327,7 +400,7 @@ class LeapEncoder:
         def leave(batch: Batch) -> tuple[Tensor, Tensor]:
             monitor = self.monitor
             similarities: dict[int, Tensor] | None = None if monitor is None else {}
-            vectors, exits = exit_forward(self.encoder, batch, policy, similarities)
+            vectors, exits = self.paths.exits(batch, policy, similarities)
             mapped = vectors if lens is None else lens.at_exits(vectors, exits)
             if monitor is not None and isinstance(policy, Fixed):
                 monitor.bypass(batch.rows)

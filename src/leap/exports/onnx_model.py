@@ -38,7 +38,7 @@ def export_onnx(source: Path, layers: int, target: Path, card: str | None) -> No
     with tempfile.TemporaryDirectory() as scratch, whole_folder(target) as beside:
         cut = Path(scratch)
         write_truncated(source, layers, cut)
-        _convert(cut, beside / MODEL)
+        convert(cut, beside / MODEL)
         for pattern in (*BESIDE, "config.json"):
             for found in cut.glob(pattern):
                 if found.is_file() and found.name != "modules.json":
@@ -46,12 +46,18 @@ def export_onnx(source: Path, layers: int, target: Path, card: str | None) -> No
         (beside / CARD).write_text(derived_card(source, layers, card, "model in ONNX"), encoding="utf-8")
 
 
-def _convert(folder: Path, target: Path) -> None:
-    """One sentence-transformers folder to one ONNX file."""
+def convert(folder: Path, target: Path, dtype: str = "float32") -> None:
+    """One sentence-transformers folder to one ONNX file, with the inputs and the output of `export_onnx`.
+
+    Args:
+        folder: the model's.
+        target: the file.
+        dtype: of its weights.
+    """
     import torch
     from sentence_transformers import SentenceTransformer
 
-    eager = {"attn_implementation": "eager"}
+    eager = {"attn_implementation": "eager", "dtype": dtype}
     model = SentenceTransformer(str(folder), device="cpu", model_kwargs=eager, local_files_only=True)
 
     class Vectors(torch.nn.Module):

@@ -8,6 +8,8 @@ import leap
 
 PACKAGE = Path(leap.__file__).parent
 ENTRY = "leap.exits"
+# The CUDA kernel's source, which is compiled where the model is served.
+KERNELS = PACKAGE / "resources" / "kernels"
 
 
 def copy_runtime(target: Path) -> Path:
@@ -20,6 +22,7 @@ def copy_runtime(target: Path) -> Path:
         copy = target / "leap" / source.relative_to(PACKAGE)
         copy.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(source, copy)
+    shutil.copytree(KERNELS, target / "leap" / KERNELS.relative_to(PACKAGE))
     return target / "leap"
 
 

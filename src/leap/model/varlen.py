@@ -1,7 +1,7 @@
 """Attention and means over packed rows on a GPU, one launch for rows of any length.
 
 `torch.library` operators, so that `torch.compile` and CUDA graphs take them whole. Tokens that belong to no
-row (a batch padded at its end to a fixed size) get zeros, forward and backward.
+row (a batch padded at its end to a fixed size) get zeros, forward and backward; in inference mode anything.
 Their slow twins are `attention` and `mean_pool`'s loop over groups in `leap.model.encoder`.
 """
 
@@ -70,11 +70,13 @@ def _launch(
 ) -> None:
     size = source[0].shape[1] // 3 // heads
     low = 0
+    # One program clears all idle tokens: nobody reads them where nothing is trained.
+    tokens = 0 if torch.is_inference_mode_enabled() else len(out)
     for tile in TILES:
         per = next(per for per in (4, 3, 2, 1) if heads % per == 0) if tile <= 32 else 1
         grid = (len(offsets), heads // per)
         kernel[grid](
-            *source, out, offsets, size**-0.5, len(offsets) - 1, len(out), HEADS=heads, D=size, TILE=tile,
+            *source, out, offsets, size**-0.5, len(offsets) - 1, tokens, HEADS=heads, D=size, TILE=tile,
             LOW=low, PER=per, num_warps=_WARPS[tile],
         )  # fmt: skip
         if tile >= longest:

@@ -1,0 +1,292 @@
+"""The ways to run an encoder, and which one takes a batch on this machine."""
+
+import logging
+from collections.abc import Sequence
+from importlib.util import find_spec
+from threading import RLock
+from typing import Any, Literal, Protocol, get_args
+
+import torch
+from torch import Tensor
+
+from leap.errors import UserError
+from leap.exits import fused, graphs
+from leap.exits.forward import exit_forward
+from leap.exits.layouts import layout_of, longest_row
+from leap.exits.plan import Plan, plan_of
+from leap.exits.policy import ExitPolicy
+from leap.exits.tiles import TileShape
+from leap.exits.trust import disagreement, made_batch
+from leap.model.batches import Batch
+from leap.model.encoder import Encoder
+from leap.model.varlen import LONGEST_TILE
+
+log = logging.getLogger(__name__)
+
+PathName = Literal["auto", "fused", "graphs", "eager"]
+
+# Hopper: the fused kernel was written and measured for it.
+CAPABILITY = (9, 0)
+# Above, graphs are faster than the fused kernel (docs/log.md).
+FUSED_TOKENS = 704
+# Blocks a tile in the comparison with the slow twin.
+MEMBERS = 8
+
+
+class DisagreementError(RuntimeError):
+    """A path computes something else than its slow twin."""
+
+
+class FastPath(Protocol):
+    """A way to run batches by a plan, faster than layer by layer."""
+
+    name: str
+
+    def takes(self, batch: Batch) -> bool:
+        """Whether it computes such a batch."""
+
+    def place(self, batch: Batch, plan: Plan) -> Any:
+        """A batch that it takes in the form in which it computes it: `run` takes that too."""
+
+    def run(self, batch: Any, plan: Plan) -> tuple[Tensor, Tensor]:
+        """Vectors [B, D] float32 and exit layers [B] int64, on the device.
+
+        Args:
+            batch: one that it takes, or what `place` made of it for this plan.
+            plan: who leaves where.
+
+        Raises:
+            RuntimeError, ImportError, OSError: it does not work here.
+        """
+
+    def learn(self, plan: Plan, exits: Sequence[int]) -> None:
+        """Is told where a batch's rows left."""
+
+    def warm(self, rows: int, length: int, plan: Plan) -> None:
+        """Prepares for batches of so many rows of this length."""
+
+
+class FusedPath:
+    """One CUDA kernel a batch (`leap.exits.fused`); each of its forms is compared before its first use."""
+
+    name = "fused"
+
+    def __init__(self, encoder: Encoder, most_tokens: int) -> None:
+        self.fused = fused.FusedEncoder(encoder)
+        self.most_tokens = most_tokens
+        self._trusted: set[TileShape] = set()
+        self._lock = RLock()
+
+    def takes(self, batch: Batch) -> bool:
+        """Short rows, not too many."""
+        return fused.fits(batch, self.fused.config, self.most_tokens)
+
+    def place(self, batch: Batch, plan: Plan) -> fused.Placed:
+        """As `FastPath.place`."""
+        return self.fused.place(batch)
+
+    def run(self, batch: Batch | fused.Placed, plan: Plan) -> tuple[Tensor, Tensor]:
+        """As `FastPath.run`."""
+        with torch.cuda.device(self.fused.device):
+            placed = self.fused.place(batch) if isinstance(batch, Batch) else batch
+            self._trust(placed.layout.shape)
+            return self.fused.run(placed, plan)
+
+    def learn(self, plan: Plan, exits: Sequence[int]) -> None:
+        """Nothing: the host takes no part."""
+
+    def warm(self, rows: int, length: int, plan: Plan) -> None:
+        """Compiles the kernel for such batches."""
+        if length <= longest_row(self.fused.config) and rows * length <= self.most_tokens:
+            with torch.cuda.device(self.fused.device):
+                self._trust(self.fused.layout((length,) * rows).shape)
+
+    def _trust(self, shape: TileShape) -> None:
+        with self._lock:
+            if shape in self._trusted:
+                return
+            batch = made_batch(self.fused.encoder, shape.tokens)
+            layout = layout_of(batch.lengths.tolist(), shape, self.fused.processors, MEMBERS)
+            placed = self.fused.place(batch, layout)
+            reason = disagreement(lambda _, plan: self.fused.run(placed, plan), self.fused.encoder, batch)
+            if reason:
+                raise DisagreementError(reason)
+            self._trusted.add(shape)
+
+
+class GraphPath:
+    """Layers as CUDA graphs (`leap.exits.graphs`), compared before their first use."""
+
+    name = "graphs"
+
+    def __init__(self, encoder: Encoder) -> None:
+        self.graphs = graphs.GraphEncoder(encoder)
+        self._trusted = False
+        self._lock = RLock()
+
+    def takes(self, batch: Batch) -> bool:
+        """Rows of up to 128 tokens."""
+        return graphs.fits(batch.rows, len(batch.ids), batch.groups[-1].length)
+
+    def place(self, batch: Batch, plan: Plan) -> graphs.Placed:
+        """As `FastPath.place`."""
+        return self.graphs.place(batch, plan.patience)
+
+    def run(self, batch: Batch | graphs.Placed, plan: Plan) -> tuple[Tensor, Tensor]:
+        """As `FastPath.run`."""
+        self._trust()
+        return self.graphs.run(batch, plan)
+
+    def learn(self, plan: Plan, exits: Sequence[int]) -> None:
+        """For the next batch's schedule."""
+        self.graphs.learn(plan, exits)
+
+    def warm(self, rows: int, length: int, plan: Plan) -> None:
+        """Captures the graphs of such batches."""
+        self._trust()
+        if graphs.fits(rows, rows * length, length):
+            self.graphs.warm(rows, length, plan)
+
+    def _trust(self) -> None:
+        with self._lock:
+            if self._trusted:
+                return
+            encoder = self.graphs.encoder
+            batch = made_batch(encoder, LONGEST_TILE)
+            self.graphs.always = True  # every look and every move is compared
+            try:
+                reason = disagreement(self.graphs.run, encoder, batch, times=3)
+            finally:
+                self.graphs.always = False
+            if reason:
+                raise DisagreementError(reason)
+            self._trusted = True
+
+
+class Paths:
+    """An encoder's fast paths, best first, and layer by layer for what none of them takes."""
+
+    def __init__(self, encoder: Encoder, wanted: PathName = "auto") -> None:
+        """Finds the paths for the encoder on its device; the log says which and why.
+
+        Args:
+            encoder: its weights stay where they are.
+            wanted: auto for all that work here; else that one, and `eager` for what it does not take.
+
+        Raises:
+            UserError: the one that is wanted does not work here.
+        """
+        self.encoder, self.wanted = encoder, wanted
+        self._weights = encoder.words.weight.data_ptr(), encoder.words.weight.dtype
+        self.eager = f"{encoder.words.weight.device.type} eager"
+        self.fast, reasons = _fast_paths(encoder, wanted)
+        self._told: set[str] = set()
+        if wanted in reasons:
+            raise UserError(f'path="{wanted}" does not work here: {reasons[wanted]}; use path="auto"')
+        why = "; ".join(f"{name}: {reason}" for name, reason in reasons.items())
+        log.info("exit path: %s%s", self.names(), f" ({why})" if why else "")
+
+    def moved(self) -> bool:
+        """Whether the encoder's weights are elsewhere than when these paths were found."""
+        return (self.encoder.words.weight.data_ptr(), self.encoder.words.weight.dtype) != self._weights
+
+    def names(self) -> str:
+        """The paths in the order in which they are asked."""
+        return ", then ".join([*(path.name for path in self.fast), self.eager])
+
+    def exits(
+        self, batch: Batch, policy: ExitPolicy, similarities: dict[int, Tensor] | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """As `leap.exits.forward.exit_forward`, by the first path that takes the batch.
+
+        Raises:
+            UserError: the path that is wanted fails.
+        """
+        plan = None if similarities is not None else plan_of(policy, self.encoder.config.layers)
+        if plan is None:
+            kind = type(policy).__name__ if similarities is None else "a monitor"
+            self._tell(kind, f"{kind} needs every layer's pooled vectors")
+        else:
+            for path in self.fast:
+                if path.takes(batch):
+                    try:
+                        vectors, layers = path.run(batch, plan)
+                        exits = layers.cpu()
+                        path.learn(plan, exits.tolist())
+                    except torch.OutOfMemoryError:
+                        raise
+                    except (RuntimeError, ImportError, OSError) as error:
+                        self._refuse(path, error)
+                    else:
+                        return vectors, exits
+            longest = batch.groups[-1].length
+            self._tell("size", f"{batch.rows} rows of up to {longest} tokens fit no other")
+        return exit_forward(self.encoder, batch, policy, similarities)
+
+    def warm(self, rows: int, length: int, policy: ExitPolicy) -> None:
+        """Compiles, compares and captures what batches of so many rows of this length need.
+
+        Raises:
+            UserError: the path that is wanted fails.
+        """
+        plan = plan_of(policy, self.encoder.config.layers)
+        if plan is None:
+            return
+        for path in self.fast:
+            try:
+                path.warm(rows, length, plan)
+            except torch.OutOfMemoryError:
+                raise
+            except (RuntimeError, ImportError, OSError) as error:
+                self._refuse(path, error)
+
+    def _refuse(self, path: FastPath, error: Exception) -> None:
+        reason = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
+        if self.wanted == path.name:
+            raise UserError(f'path="{path.name}" does not work here: {reason}; use path="auto"') from error
+        self.fast = tuple(other for other in self.fast if other is not path)
+        log.warning("exit path %s is not used any more (%s): now %s", path.name, reason, self.names())
+
+    def _tell(self, kind: str, reason: str) -> None:
+        if self.fast and kind not in self._told:
+            self._told.add(kind)
+            log.info("exit path: a batch runs by %s, because %s", self.eager, reason)
+
+
+def check_name(path: str) -> None:
+    """Refuses a path that there is not.
+
+    Raises:
+        ValueError: it is none of `PathName`.
+    """
+    if path not in get_args(PathName):
+        raise ValueError(f"path {path!r} is none of {', '.join(get_args(PathName))}")
+
+
+def _fast_paths(encoder: Encoder, wanted: PathName) -> tuple[tuple[FastPath, ...], dict[str, str]]:
+    """Those that work here, and why others do not."""
+    asked = ("fused", "graphs") if wanted == "auto" else (wanted,)
+    if wanted == "eager":
+        return (), {}
+    device = encoder.words.weight.device
+    if device.type != "cuda":
+        return (), dict.fromkeys(asked, f"the model is on {device.type}")
+    why = {"fused": why_not_fused, "graphs": graphs.unsupported}
+    reasons = {name: reason for name in asked if (reason := why[name](encoder))}
+    found: list[FastPath] = []
+    if "fused" in asked and "fused" not in reasons:
+        others = "graphs" in asked and "graphs" not in reasons
+        found.append(FusedPath(encoder, FUSED_TOKENS if others else fused.MOST_TOKENS))
+    if "graphs" in asked and "graphs" not in reasons:
+        found.append(GraphPath(encoder))
+    return tuple(found), reasons
+
+
+def why_not_fused(encoder: Encoder) -> str | None:
+    """Why an encoder on CUDA cannot run as one kernel here; None where it can."""
+    capability = torch.cuda.get_device_capability(encoder.words.weight.device)
+    if capability < CAPABILITY:
+        return "it needs compute capability 9.0; this card has {}.{}".format(*capability)
+    if find_spec("cuda") is None or find_spec("cuda.bindings") is None:
+        return "the package cuda-bindings, which compiles it, is not installed"
+    return fused.unsupported(encoder)

@@ -1,0 +1,50 @@
+"""An exit policy as numbers that a GPU can compare by itself: one threshold a layer, and the last layer."""
+
+import math
+from typing import NamedTuple
+
+from leap.exits.policy import ExitPolicy, Fixed
+
+
+class Plan(NamedTuple):
+    """Leave after the first layer l whose cos(p_l, p_{l-k}) reaches its threshold; at `stop` all leave.
+
+    thresholds: one a layer; infinity where no row may leave.
+    patience: k.
+    stop: the last layer that is computed.
+    """
+
+    thresholds: tuple[float, ...]
+    patience: int
+    stop: int
+
+    @property
+    def tests(self) -> tuple[int, ...]:
+        """The layers after which a row may leave, but `stop`."""
+        layers = range(self.patience + 1, self.stop)
+        return tuple(layer for layer in layers if self.thresholds[layer - 1] < math.inf)
+
+    def flags(self) -> list[int]:
+        """What to do with each layer's output, index 0 the embeddings': 0 nothing, 1 pool it, 2 test it too.
+
+        Only layers that a test needs are pooled; the layer `stop` is pooled anyway, after the last step.
+        """
+        tests = set(self.tests)
+        pooled = {layer - self.patience for layer in tests}
+        layers = range(len(self.thresholds) + 1)
+        return [2 if layer in tests else int(layer in pooled) for layer in layers]
+
+
+def plan_of(policy: ExitPolicy, depth: int) -> Plan | None:
+    """A policy's plan; None where it looks at something else than the consecutive similarity."""
+    if isinstance(policy, Fixed):
+        return fixed_plan(policy.layer, depth)
+    found = policy.layer_thresholds(depth)
+    if found is None:
+        return None
+    return Plan(tuple(found.thresholds.tolist()), found.patience, depth)
+
+
+def fixed_plan(layer: int, depth: int) -> Plan:
+    """Every row leaves at one layer."""
+    return Plan((math.inf,) * depth, 1, layer)

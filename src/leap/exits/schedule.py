@@ -1,0 +1,123 @@
+"""When the host looks whether a batch is done or may shrink: only where that is likely to save time.
+
+What leaves where is decided on the device, at every layer that the plan tests, whatever the host does: this
+moves time only, never an exit. Pure functions of counts and milliseconds.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+# Of a batch's exits, the share that older batches lose.
+FORGETTING = 0.05
+# Milliseconds from the end of a stretch to the start of the next one when the host looks in between, and of
+# moving rows to a smaller level. Measured on an H200 (docs/log.md): 10 to 20 microseconds.
+LOOK_MS = 0.012
+MOVE_MS = 0.015
+# Before anything is measured.
+LAYER_MS = 0.05
+
+
+class Traffic:
+    """Which share of rows is still there after each layer, learnt from past batches."""
+
+    def __init__(self, depth: int) -> None:
+        # As if one row had left at every layer: nothing is certain at first.
+        self._left = [0.0, *[1 / depth] * depth]
+
+    def note(self, exits: Sequence[int]) -> None:
+        """A batch's exit layers."""
+        self._left = [share * (1 - FORGETTING) for share in self._left]
+        for layer in exits:
+            self._left[layer] += FORGETTING / len(exits)
+
+    def staying(self, after: int, of: int) -> float:
+        """The share of rows that are there after layer `after`, of those after layer `of`."""
+        before = sum(self._left[of + 1 :])
+        return sum(self._left[after + 1 :]) / before if before > 0 else 0.0
+
+
+class Clock:
+    """Milliseconds of a layer at each of a bucket's levels: measured, else guessed by the tokens."""
+
+    def __init__(self, tokens: Sequence[int]) -> None:
+        self._tokens = tokens
+        self._found: list[list[float]] = [[] for _ in tokens]
+
+    def wants(self, level: int) -> bool:
+        """Whether more measurements are of use."""
+        return len(self._found[level]) < 9
+
+    def note(self, level: int, milliseconds: float) -> None:
+        """A layer's time."""
+        self._found[level].append(milliseconds)
+
+    def layer(self, level: int) -> float:
+        """The median of what was measured."""
+        found = sorted(self._found[level])
+        if found:
+            return found[len(found) // 2]
+        if level == 0:
+            return LAYER_MS
+        return self.layer(0) * self._tokens[level] / self._tokens[0]
+
+
+@dataclass
+class Schedule:
+    """Where to look, for one bucket and one plan.
+
+    tests: the layers after which rows may leave.
+    stop: the last layer.
+    levels: (rows, tokens) of the bucket's levels.
+    """
+
+    tests: Sequence[int]
+    stop: int
+    levels: Sequence[tuple[int, int]]
+    traffic: Traffic
+    clock: Clock
+    always: bool = field(default=False)
+
+    def next_look(self, at: int, rows: int, tokens: int, level: int) -> int:
+        """The next tested layer where looking is likely to pay; `stop` if none is.
+
+        Args:
+            at: the layer that is reached, 0 for none.
+            rows, tokens: that are there.
+            level: where they lie.
+        """
+        for layer in self.tests:
+            if layer > at and (self.always or self._gain(layer, at, rows, tokens, level) > LOOK_MS):
+                return layer
+        return self.stop
+
+    def looks_behind(self, layer: int, at: int, rows: int, level: int) -> bool:
+        """Whether to launch what follows a look at `layer` before it is answered.
+
+        The device then never waits for the host, but computes a layer in vain if all rows are gone.
+        """
+        done = self._all_gone(layer, at, rows)
+        return done * self.clock.layer(level) < (1 - done) * LOOK_MS
+
+    def better_level(self, at: int, rows: int, tokens: int, level: int) -> int:
+        """The level that rows should move to for what is left, or the one where they are."""
+        fitting = [
+            number
+            for number, (most_rows, most_tokens) in enumerate(self.levels)
+            if number > level and most_rows >= rows and most_tokens >= tokens
+        ]
+        times = {number: MOVE_MS + (self.stop - at) * self.clock.layer(number) for number in fitting}
+        best = min(times, key=lambda number: times[number], default=level)
+        stay = (self.stop - at) * self.clock.layer(level)
+        return best if best in times and (self.always or times[best] < stay) else level
+
+    def _all_gone(self, layer: int, at: int, rows: int) -> float:
+        return float((1 - self.traffic.staying(layer, at)) ** rows)
+
+    def _gain(self, layer: int, at: int, rows: int, tokens: int, level: int) -> float:
+        """Milliseconds that looking at a layer saves on average: layers after the last exit, and rows."""
+        left, now = self.stop - layer, self.clock.layer(level)
+        done = self._all_gone(layer, at, rows)
+        share = self.traffic.staying(layer, at)
+        smaller = self.better_level(layer, round(rows * share), round(tokens * share), level)
+        moved = left * (now - self.clock.layer(smaller)) - MOVE_MS if smaller != level else 0.0
+        return done * left * now + (1 - done) * max(moved, 0.0)

@@ -1,0 +1,93 @@
+"""A fast path is compared with its slow twin before it is used: on rows made here, on this machine."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from leap.exits.forward import exit_forward
+from leap.exits.plan import Plan, fixed_plan
+from leap.exits.precision import TOLERANCE, near_threshold
+from leap.exits.rules import ExitRule, consecutive_similarity
+from leap.model.batches import Batch, pack
+from leap.model.encoder import Encoder
+
+# The least cosine of vectors that left at the same layer.
+LEAST_COSINE = {torch.float16: 0.9999, torch.bfloat16: 0.999}
+LENGTHS = (1, 3, 5, 9, 12, 14, 14, 14, 16, 17, 25, 33, 48, 64, 90, 128)
+
+Run = Callable[[Batch, Plan], tuple[Tensor, Tensor]]
+
+
+def made_batch(encoder: Encoder, longest: int) -> Batch:
+    """Rows of made tokens of different lengths, at most `longest`, on the encoder's device."""
+    config = encoder.config
+    lengths = sorted(min(length, longest, config.max_tokens) for length in LENGTHS)
+    rows = [
+        [(31 * row + 17 * place * place + 7) % config.vocabulary for place in range(length)]
+        for row, length in enumerate(lengths)
+    ]
+    return pack(rows).to(encoder.words.weight.device)
+
+
+def disagreement(run: Run, encoder: Encoder, batch: Batch, times: int = 1) -> str | None:
+    """What a path computes otherwise than layer by layer; None where it agrees.
+
+    Compared are full depth, exits that are forced in the middle, and exits by a threshold that about half of
+    the rows reach there. A row whose cosine lies within twice half precision's tolerance of the threshold may
+    leave elsewhere (each side moves it once).
+
+    Args:
+        run: the path.
+        encoder: on a model of one layer only full depth is compared.
+        batch: of `made_batch`.
+        times: each comparison is made so often: a graph is captured the second time.
+    """
+    depth, dtype = encoder.config.layers, encoder.words.weight.dtype
+    pooled = encoder(batch)
+    middle = (depth + 1) // 2
+    expected = [
+        Expected("full depth", fixed_plan(depth, depth), pooled[-1], torch.full((batch.rows,), depth))
+    ]
+    if 2 <= middle < depth:
+        forced = [torch.inf] * depth
+        forced[middle - 1] = -1.0
+        plan = Plan(tuple(forced), 1, depth)
+        expected.append(Expected("forced exits", plan, pooled[middle], torch.full((batch.rows,), middle)))
+        rule = ExitRule(consecutive_similarity(pooled, 1)[middle - 1].median().item(), middle)
+        limits = rule.layer_thresholds(depth)
+        plan = Plan(tuple(limits.thresholds.tolist()), limits.patience, depth)
+        near = near_threshold(pooled, rule, 2 * TOLERANCE[dtype]).cpu()
+        expected.append(Expected("exits by threshold", plan, *exit_forward(encoder, batch, rule), near))
+    for case in expected:
+        for _ in range(times):
+            reason = case.difference(*run(batch, case.plan), LEAST_COSINE[dtype])
+            if reason:
+                return f"{case.name}: {reason}"
+    return None
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What a path must give for a plan; `near` are the rows that may leave elsewhere."""
+
+    name: str
+    plan: Plan
+    vectors: Tensor
+    exits: Tensor
+    near: Tensor | None = None
+
+    def difference(self, vectors: Tensor, exits: Tensor, least: float) -> str | None:
+        """What is otherwise; None where nothing is."""
+        layers = exits.cpu()
+        same = layers == self.exits
+        allowed = same if self.near is None else same | self.near
+        if not allowed.all():
+            row = int((~allowed).nonzero()[0])
+            return f"row {row} of {len(same)} left at layer {int(layers[row])}, not {int(self.exits[row])}"
+        found, wanted = (either.double().cpu()[same] for either in (vectors, self.vectors))
+        worst = F.cosine_similarity(found, wanted, dim=-1).min().item() if same.any() else 1.0
+        # Not the other way round: what is not a number does not agree.
+        return None if worst >= least else f"cosine {worst:.5f} to the vectors, at least {least} was expected"

@@ -1,0 +1,172 @@
+"""The CUDA kernel's own source, compiled for the CPU: the same arithmetic, one block after the other."""
+
+import ctypes
+import math
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch import Tensor
+
+from leap.exits.compiled import ARGUMENTS, Kernel, definitions
+from leap.exits.forward import exit_forward, layer_forward
+from leap.exits.fused import FusedEncoder
+from leap.exits.layouts import layout_of
+from leap.exits.plan import Plan
+from leap.exits.rules import ExitRule
+from leap.exits.tiles import TileShape, tile_shape
+from leap.model.batches import Batch, pack
+from leap.model.encoder import Encoder, EncoderConfig
+
+KERNEL = Path(__file__).parents[2] / "src/leap/resources/kernels/encoder.cu"
+SUPPORT = Path(__file__).parents[1] / "support"
+CONFIG = EncoderConfig(layers=3, width=128, heads=4, intermediate=256, vocabulary=50, positions=64)
+LENGTHS = [3, 3, 5, 9, 14, 16]
+
+pytestmark = [
+    pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++"),
+    pytest.mark.skipif("f16c" not in Path("/proc/cpuinfo").read_text(), reason="needs a CPU with F16C"),
+]
+
+
+class HostKernel:
+    """`leap.exits.compiled.Kernel`, on the CPU."""
+
+    folder: Path
+
+    def __init__(
+        self, config: EncoderConfig, shape: TileShape, dtype: torch.dtype, device: torch.device
+    ) -> None:
+        library = self.folder / f"kernel{shape.rows16}.so"
+        options = [f"-D{name}={value}" for name, value in definitions(config, shape, dtype).items()]
+        command = [
+            "g++",
+            "-std=c++17",
+            "-O1",
+            "-mf16c",
+            "-w",
+            "-shared",
+            "-fPIC",
+            "-DON_HOST",
+            f"-I{SUPPORT}",
+        ]
+        subprocess.run([*command, *options, "-x", "c++", str(KERNEL), "-o", str(library)], check=True)
+        self._launch = ctypes.CDLL(str(library)).launch
+        self._shared_bytes = shape.shared_bytes(config)
+
+    def launch(self, blocks: int, stream: int, *arguments: float) -> None:
+        packed = ctypes.create_string_buffer(ARGUMENTS.pack(*arguments), 192)
+        self._launch(packed, blocks, self._shared_bytes)
+
+
+class OnHost:
+    """A FusedEncoder whose tiles have one shape, on a device of one processor."""
+
+    def __init__(self, encoder: Encoder, shape: TileShape) -> None:
+        self.fused, self.shape = FusedEncoder(encoder), shape
+
+    def run(self, batch: Batch, thresholds: list[float], patience: int, stop: int) -> tuple[Tensor, Tensor]:
+        placed = self.fused.place(batch, layout_of(batch.lengths.tolist(), self.shape, 1, 1))
+        return self.fused.run(placed, Plan(tuple(thresholds), patience, stop))
+
+
+def random_encoder() -> Encoder:
+    torch.manual_seed(0)
+    encoder = Encoder(CONFIG).eval().requires_grad_(False)
+    for parameter in encoder.parameters():
+        if parameter.ndim > 1:
+            parameter.data.normal_(0, 0.12)
+        else:
+            parameter.data += torch.randn_like(parameter) * 0.1
+    return encoder
+
+
+@pytest.fixture(scope="module", params=[(1, (8, 32, 8)), (4, (32, 128, 32))], ids=["16 tokens", "64 tokens"])
+def on_host(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[OnHost]:
+    shape = tile_shape(request.param[0], CONFIG, request.param[1])
+    assert shape is not None
+    HostKernel.folder = tmp_path_factory.mktemp("kernel")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("leap.exits.fused.Kernel", HostKernel)
+        processors = SimpleNamespace(multi_processor_count=1)
+        patch.setattr(torch.cuda, "get_device_properties", lambda device: processors)
+        patch.setattr(torch.cuda, "current_stream", lambda device: SimpleNamespace(cuda_stream=0))
+        yield OnHost(random_encoder().half(), shape)
+
+
+@pytest.fixture(scope="module")
+def twin(on_host: OnHost) -> Encoder:
+    """The same weights in float32."""
+    encoder = Encoder(CONFIG).eval().requires_grad_(False)
+    encoder.load_state_dict(on_host.fused.encoder.state_dict())
+    return encoder
+
+
+@pytest.fixture(scope="module")
+def batch() -> Batch:
+    numbers = torch.Generator().manual_seed(1)
+    return pack([torch.randint(0, 50, (n,), generator=numbers).tolist() for n in LENGTHS])
+
+
+@pytest.mark.parametrize("stop", [1, 3])
+def test_a_layer_equals_its_slow_twin(on_host: OnHost, twin: Encoder, batch: Batch, stop: int) -> None:
+    vectors, exits = on_host.run(batch, [math.inf] * 3, 1, stop)
+    torch.testing.assert_close(vectors, layer_forward(twin, batch, stop), atol=4e-3, rtol=0)
+    assert exits.tolist() == [stop] * len(LENGTHS)
+
+
+def test_mixed_exits_equal_the_slow_twin(on_host: OnHost, twin: Encoder, batch: Batch) -> None:
+    pooled = twin(batch)
+    similarity = torch.cosine_similarity(pooled[2], pooled[1], dim=-1).sort().values
+    threshold = similarity[2:4].mean().item()
+    expected, layers = exit_forward(twin, batch, ExitRule(threshold, 2, 1))
+    assert layers.unique().tolist() == [2, 3]
+    vectors, exits = on_host.run(batch, [math.inf, threshold, threshold], 1, 3)
+    assert exits.tolist() == layers.tolist()
+    torch.testing.assert_close(vectors, expected, atol=4e-3, rtol=0)
+
+
+@pytest.mark.parametrize(("threshold", "layer"), [(-1.0, 2), (2.0, 3), (math.inf, 3)])
+def test_all_leave_together(
+    on_host: OnHost, twin: Encoder, batch: Batch, threshold: float, layer: int
+) -> None:
+    vectors, exits = on_host.run(batch, [math.inf, threshold, math.inf], 1, 3)
+    assert exits.tolist() == [layer] * len(LENGTHS)
+    torch.testing.assert_close(vectors, layer_forward(twin, batch, layer), atol=4e-3, rtol=0)
+
+
+def test_patience_and_batches_of_other_sizes_in_the_same_work_space(on_host: OnHost, twin: Encoder) -> None:
+    large = pack([[number % 50] * 12 for number in range(7)])
+    vectors, exits = on_host.run(large, [-1.0] * 3, 2, 3)
+    assert exits.tolist() == [3] * 7
+    torch.testing.assert_close(vectors, layer_forward(twin, large, 3), atol=4e-3, rtol=0)
+    small = pack([[7, 8, 9]])
+    vectors, exits = on_host.run(small, [-1.0] * 3, 1, 3)
+    assert exits.tolist() == [2]
+    torch.testing.assert_close(vectors, layer_forward(twin, small, 2), atol=4e-3, rtol=0)
+    (work,) = on_host.fused._work.values()
+    assert not work["counters"].any()
+
+
+def test_the_launch_hands_over_the_arguments_as_packed(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[bytes] = []
+
+    def launched(*arguments: int) -> tuple[SimpleNamespace]:
+        assert arguments[1:8] == (96, 1, 1, 256, 1, 1, 1000)
+        assert arguments[8] == 5
+        address = ctypes.cast(arguments[9], ctypes.POINTER(ctypes.c_void_p))[0]
+        seen.append(ctypes.string_at(address, ARGUMENTS.size))
+        return (SimpleNamespace(value=len(seen) - 1, name="CUDA_ERROR_LAUNCH_FAILED"),)
+
+    kernel = Kernel.__new__(Kernel)
+    kernel._prepare(SimpleNamespace(cuLaunchCooperativeKernel=launched), 1000)
+    kernel._function = None
+    numbers = (*range(1, 27), 1e-12)
+    kernel.launch(96, 5, *numbers)
+    assert seen == [ARGUMENTS.pack(*numbers)]
+    with pytest.raises(RuntimeError, match="LAUNCH_FAILED"):
+        kernel.launch(96, 5, *numbers)

@@ -1,0 +1,183 @@
+"""The graphed path's schedule with plain calls instead of graphs, against its slow twin layer by layer."""
+
+import random
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from leap.exits import graphs
+from leap.exits.forward import exit_forward
+from leap.exits.graphs import GraphEncoder, warm_stretches
+from leap.exits.plan import Plan, plan_of
+from leap.exits.policy import ExitPolicy, Fixed
+from leap.exits.rules import ExitRule, consecutive_similarity
+from leap.model.batches import Batch, pack
+from leap.model.encoder import Encoder, EncoderConfig
+
+DEPTH = 6
+CONFIG = EncoderConfig(layers=DEPTH, width=32, heads=2, intermediate=64, vocabulary=50, positions=130)
+
+
+@pytest.fixture(scope="module")
+def encoder() -> Encoder:
+    torch.manual_seed(0)
+    made = Encoder(CONFIG).eval().requires_grad_(False)
+    for parameter in made.parameters():
+        if parameter.ndim > 1:
+            parameter.normal_(0, 0.2)
+    return made
+
+
+def batch_of(lengths: list[int], seed: int = 0) -> Batch:
+    numbers = random.Random(seed)
+    return pack([[numbers.randrange(50) for _ in range(length)] for length in sorted(lengths)])
+
+
+def spread_rule(encoder: Encoder, batch: Batch, share: float, min_layer: int, patience: int) -> ExitRule:
+    """A rule whose threshold lies among the batch's similarities."""
+    scores = consecutive_similarity(encoder(batch), patience)[patience:]
+    return ExitRule(scores.quantile(share).item(), min_layer, patience)
+
+
+def counted(found: GraphEncoder, name: str) -> list[tuple[object, ...]]:
+    """The calls of a method from now on."""
+    calls: list[tuple[object, ...]] = []
+    method: Callable[..., object] = getattr(found, name)
+
+    def call(kept: object, *arguments: object) -> object:
+        calls.append(arguments)
+        return method(kept, *arguments)
+
+    setattr(found, name, call)
+    return calls
+
+
+@pytest.mark.parametrize("always", [False, True])
+def test_every_batch_leaves_as_layer_by_layer(encoder: Encoder, always: bool) -> None:
+    found, numbers = GraphEncoder(encoder), random.Random(1)
+    found.always = always
+    moves = counted(found, "_move")
+    layers: set[int] = set()
+    for seed in range(40):
+        rows, patience = numbers.choice([1, 3, 8, 40]), numbers.randint(1, 3)
+        batch = batch_of([numbers.randint(1, 60) for _ in range(rows)], seed)
+        policy: ExitPolicy = Fixed(numbers.randint(1, DEPTH))
+        if seed % 3:
+            share = numbers.random()
+            policy = spread_rule(encoder, batch, share, numbers.randint(1, 5), patience)
+        plan = plan_of(policy, DEPTH)
+        assert plan is not None
+        vectors, exits = found.run(batch, plan)
+        expected, wanted = exit_forward(encoder, batch, policy)
+        assert torch.equal(exits, wanted)
+        torch.testing.assert_close(vectors, expected, atol=1e-5, rtol=1e-4)
+        found.learn(plan, exits.tolist())
+        layers |= set(exits.tolist())
+    assert layers == set(range(1, DEPTH + 1))
+    if always:
+        assert len(moves) > 5
+        assert {target for _, target in moves} >= {1, 2, 3}
+
+
+def test_layers_after_the_last_exit_are_not_computed(encoder: Encoder) -> None:
+    found = GraphEncoder(encoder)
+    plan = Plan((torch.inf, -1.0, torch.inf, 2.0, 2.0, torch.inf), 1, DEPTH)
+    batch = batch_of([5] * 4)
+    for _ in range(100):
+        found.learn(plan, [2] * 4)
+    stretches = counted(found, "_stretch")
+    _, exits = found.run(batch, plan)
+    assert exits.tolist() == [2] * 4
+    assert [(first, last) for _, first, last, _ in stretches] == [(0, 2)]
+
+
+def test_a_batch_that_stays_is_one_stretch(encoder: Encoder) -> None:
+    found = GraphEncoder(encoder)
+    plan = Plan((torch.inf, 2.0, 2.0, 2.0, 2.0, torch.inf), 1, DEPTH)
+    for _ in range(200):
+        found.learn(plan, [DEPTH] * 4)
+    stretches = counted(found, "_stretch")
+    _, exits = found.run(batch_of([5] * 4), plan)
+    assert exits.tolist() == [DEPTH] * 4
+    assert [(first, last) for _, first, last, _ in stretches] == [(0, DEPTH)]
+
+
+def test_a_look_never_moves_an_exit(encoder: Encoder) -> None:
+    """Traffic that is wrong about a batch costs time only."""
+    batch = batch_of(list(range(3, 35)))
+    rule = spread_rule(encoder, batch, 0.5, 2, 1)
+    plan = plan_of(rule, DEPTH)
+    assert plan is not None
+    _, wanted = exit_forward(encoder, batch, rule)
+    assert len(wanted.unique()) > 2
+    for traffic in ([2] * 32, [DEPTH] * 32, [2, 4] * 16):
+        found = GraphEncoder(encoder)
+        for _ in range(200):
+            found.learn(plan, traffic)
+        assert torch.equal(found.run(batch, plan)[1], wanted)
+
+
+def test_thresholds_of_the_batch_before_are_not_kept(encoder: Encoder) -> None:
+    found, batch = GraphEncoder(encoder), batch_of([9, 9])
+    for layer in (2, 4, 3, 2):
+        limits = [torch.inf] * DEPTH
+        limits[layer - 1] = -1.0
+        assert found.run(batch, Plan(tuple(limits), 1, DEPTH))[1].tolist() == [layer] * 2
+
+
+def test_results_are_not_overwritten_by_the_next_batch(encoder: Encoder) -> None:
+    found = GraphEncoder(encoder)
+    plan = plan_of(Fixed(3), DEPTH)
+    assert plan is not None
+    first, exits = found.run(batch_of([7, 8], 1), plan)
+    kept = first.clone()
+    found.run(batch_of([7, 8], 2), Plan((torch.inf,) * DEPTH, 1, DEPTH))
+    assert torch.equal(first, kept)
+    assert exits.tolist() == [3, 3]
+
+
+def test_buffers_are_bounded(encoder: Encoder, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(graphs, "BUCKETS", 3)
+    found = GraphEncoder(encoder)
+    plan = Plan((torch.inf,) * DEPTH, 1, DEPTH)
+    for rows in (1, 2, 4, 8, 16):
+        found.run(batch_of([20] * rows), plan)
+    assert len(found._kept) == 3
+    monkeypatch.setattr(graphs, "KEPT_TOKENS", found.kept_tokens() - 1)
+    found.run(batch_of([20] * 16), plan)
+    assert found.kept_tokens() <= graphs.KEPT_TOKENS
+    found.run(batch_of([20] * 40), plan)
+    assert len(found._kept) == 1
+
+
+def test_a_failure_leaves_no_half_filled_bucket(encoder: Encoder, monkeypatch: pytest.MonkeyPatch) -> None:
+    found, batch = GraphEncoder(encoder), batch_of([4, 5])
+    plan = Plan((torch.inf,) * DEPTH, 1, DEPTH)
+    wanted = found.run(batch, plan)[0]
+
+    def broken(*_: object) -> None:
+        raise RuntimeError("out of order")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(graphs, "exit_step", broken)
+        with pytest.raises(RuntimeError, match="out of order"):
+            found.run(batch, plan)
+    assert not found._kept
+    assert torch.equal(found.run(batch, plan)[0], wanted)
+
+
+def test_warming_covers_what_a_schedule_can_ask_for() -> None:
+    plan = Plan((torch.inf, torch.inf, 0.5, 0.5, torch.inf, torch.inf), 1, 6)
+    assert set(warm_stretches(plan, 2)) == {
+        (0, 0, 3), (0, 0, 4), (0, 0, 6), (0, 3, 4), (0, 3, 6), (0, 4, 6), (1, 3, 4), (1, 3, 6), (1, 4, 6),
+    }  # fmt: skip
+    assert list(warm_stretches(Plan((torch.inf,) * 6, 1, 6), 3)) == [(0, 0, 6)]
+
+
+@pytest.mark.parametrize(
+    ("rows", "tokens", "longest", "fit"),
+    [(32, 4096, 128, True), (1, 129, 129, False), (4000, 4000, 1, False), (512, 40000, 128, False)],
+)
+def test_what_fits(rows: int, tokens: int, longest: int, fit: bool) -> None:
+    assert graphs.fits(rows, tokens, longest) is fit

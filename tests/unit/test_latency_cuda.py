@@ -1,0 +1,121 @@
+"""The benchmark's part for CUDA cards, with the graphed path's plain calls and a made clock."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from leap.evaluation import latency, latency_cuda
+from leap.evaluation.latency_cuda import Forward, burst_timer, fast_path, own_plans
+from leap.exits import ExitRule, LeapEncoder
+from leap.exits.forward import exit_forward, layer_forward
+from leap.exits.paths import GraphPath
+from leap.exits.plan import Plan
+from leap.model.batches import Batch, pack
+
+RULE = ExitRule(0.9, 2)
+LENGTHS = [[3, 3, 9], [4, 5, 6]]
+
+
+@pytest.fixture
+def batches() -> list[Batch]:
+    return [pack([list(range(2, 2 + n)) for n in lengths]) for lengths in LENGTHS]
+
+
+@pytest.fixture
+def on_card(tiny_model: LeapEncoder, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The tiny model as if it were on a card, where its layers run as graphs."""
+    path = GraphPath(tiny_model.encoder)
+    path._trusted = True
+    monkeypatch.setattr(latency_cuda, "captured", lambda forward, batches: forward)
+    return SimpleNamespace(
+        encoder=tiny_model.encoder,
+        depth=tiny_model.depth,
+        device=torch.device("cuda"),
+        paths=SimpleNamespace(fast=(path,)),
+    )
+
+
+def exits_of(model: Any, batches: list[Batch]) -> torch.Tensor:
+    return torch.stack([exit_forward(model.encoder, batch, RULE)[1] for batch in batches])
+
+
+@torch.inference_mode()
+def test_every_path_computes_what_its_row_says(on_card: Any, batches: list[Batch]) -> None:
+    exits = exits_of(on_card, batches)
+    paths, engine = latency.own_paths(on_card, RULE, batches, exits)
+    assert engine == "graphs"
+    mean = exits.double().mean().item()
+    assert {name: path.layers for name, path in paths.items()} == {
+        "full": 5, "exit": mean, "monitored": 5, "truncated": round(mean), "graph": 5,
+        "graph_truncated": round(mean), "eager": 5, "eager_exit": mean,
+    }  # fmt: skip
+    for batch in batches:
+        full = layer_forward(on_card.encoder, batch, 5)
+        cut = layer_forward(on_card.encoder, batch, round(mean))
+        expected, layers = exit_forward(on_card.encoder, batch, RULE)
+        found = {name: path.forward(batch) for name, path in paths.items()}
+        for name in ("full", "monitored"):
+            torch.testing.assert_close(found[name][0], full)
+            assert found[name][1].tolist() == [5, 5, 5]
+        torch.testing.assert_close(found["truncated"][0], cut)
+        torch.testing.assert_close(found["exit"][0], expected)
+        assert found["exit"][1].tolist() == layers.tolist()
+        torch.testing.assert_close(found["graph"], full)
+        torch.testing.assert_close(found["graph_truncated"], cut)
+        torch.testing.assert_close(found["eager"], full)
+        torch.testing.assert_close(found["eager_exit"][0], expected)
+
+
+def test_a_fast_path_must_take_every_batch(on_card: Any, batches: list[Batch]) -> None:
+    assert fast_path(on_card, batches) is on_card.paths.fast[0]
+    assert fast_path(on_card, [*batches, pack([[1] * 200])]) is None
+
+
+@torch.inference_mode()
+def test_rows_of_a_card(on_card: Any, batches: list[Batch], monkeypatch: pytest.MonkeyPatch) -> None:
+    def between(path: Forward, batch: Batch, calls: int) -> float:
+        return 1.0 if calls > 1 else 3.0
+
+    monkeypatch.setattr(latency_cuda, "between_events", between)
+    rows = latency._rows_of(on_card, batches, "sentences", RULE, {}, 2)
+    by_path = {row["path"]: row for row in rows}
+    assert set(by_path) == {
+        "full", "exit", "monitored", "truncated", "graph", "graph_truncated", "eager", "eager_exit",
+    }  # fmt: skip
+    assert {row["device"] for row in rows} == {"cuda"}
+    assert {row["engine"] for row in rows} == {"graphs"}
+    assert {row["ms_event_p50"] for row in rows} == {3.0}
+    exits = exits_of(on_card, batches)
+    assert by_path["exit"]["mixed"] == by_path["eager_exit"]["mixed"] == bool((exits != exits[:, :1]).any())
+    assert not by_path["full"]["mixed"]
+    assert by_path["monitored"]["monitoring_overhead"] is not None
+
+
+def test_a_burst_takes_two_milliseconds_or_twenty_calls(
+    batches: list[Batch], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[int] = []
+
+    def between(path: Forward, batch: Batch, number: int) -> float:
+        calls.append(number)
+        return float(path(batch))
+
+    monkeypatch.setattr(latency_cuda, "between_events", between)
+    timer = burst_timer()
+    paths: list[Forward] = [lambda _, ms=ms: ms for ms in (0.05, 0.3, 5.0)]  # type: ignore[misc]
+    for path in paths:
+        timer(path, batches[0])
+        timer(path, batches[1])
+    assert calls == [1, 20, 20, 1, 7, 7, 1, 1, 1]
+
+
+def test_plans_of_the_paths() -> None:
+    inf = torch.inf
+    assert own_plans(4, ExitRule(0.5, 2), ExitRule(2.0, 2), 3) == {
+        "full": Plan((inf,) * 4, 1, 4),
+        "exit": Plan((inf, 0.5, 0.5, inf), 1, 4),
+        "monitored": Plan((inf, 2.0, 2.0, inf), 1, 4),
+        "truncated": Plan((inf,) * 4, 1, 3),
+    }
