@@ -1,7 +1,7 @@
 """Runs a program whose clock jumps once: `jumping_clock.py SECONDS PROGRAM ARGUMENTS`.
 
-Half a second of work after the jump was ordered, everything in Python that tells the time of day (`time.time`,
-`time.time_ns`, `datetime.now`, `datetime.utcnow`) is off by so many seconds; monotonic clocks are not.
+After half a second everything in Python that tells the time of day (`time.time`, `time.time_ns`,
+`datetime.now`, `datetime.utcnow`) is off by so many seconds; monotonic clocks are not.
 """
 
 import datetime
