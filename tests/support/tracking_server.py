@@ -34,14 +34,14 @@ class Server:
         command += ["--artifacts-destination", str(self.stored)]
         with (self.folder / "server.log").open("ab") as log:
             self.process = subprocess.Popen(command, stdout=log, stderr=log, cwd=self.folder)
-        for _ in range(300):
+        for _ in range(900):
             try:
                 urllib.request.urlopen(f"{self.uri}/health", timeout=1)
                 return
             except (urllib.error.URLError, TimeoutError):
                 assert self.process.poll() is None, (self.folder / "server.log").read_text()
                 time.sleep(0.2)
-        raise AssertionError("the server did not start in a minute")
+        raise AssertionError("the server did not start in three minutes")
 
     def stop(self) -> None:
         if self.process is not None:

@@ -337,7 +337,7 @@ def test_a_report_run_that_a_kill_left_open_is_ended(project: Path, monkeypatch:
         (folder / "report.html").write_text(name)
 
 
-def test_an_experiment_whose_creation_was_killed_halfway_has_relative_paths_all_the_same(
+def test_an_experiment_whose_creation_was_killed_halfway_has_relative_paths_again(
     project: Path,
 ) -> None:
     tracking = Tracking.open(SETTINGS)
