@@ -136,7 +136,7 @@ def test_a_server_whose_artefacts_cannot_be_stored(
     assert statuses(settings) == ["FINISHED"]
     client = Tracking.open(settings).client
     assert client is not None
-    (model,) = client.search_logged_models(["1"])
+    (model,) = client.search_logged_models([str(Tracking.open(settings).experiment)])
     assert str(model.status) == "READY"
 
 
