@@ -18,7 +18,7 @@ export MLFLOW_DISABLE_TELEMETRY := true
 export DO_NOT_TRACK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-dev setup-lowest demo studies ui test test-lowest check fix bench gpu-run clean
+.PHONY: help setup setup-dev setup-lowest demo studies mend ui test test-lowest test-faults check fix bench gpu-run clean
 
 help: ## list the commands
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 18
@@ -49,18 +49,21 @@ setup-lowest: .venv-lowest/ready
 	$(subst .venv,.venv-lowest,$(INSTALL)) --no-deps --no-build-isolation -e .
 	@touch $@
 
-demo: setup ## run the whole pipeline on the embedded profile (about 10 minutes on 2 cores)
+demo: mend ## run the whole pipeline on the embedded profile (about 10 minutes on 2 cores)
 	dvc repro
 	@leap summary
 	@echo "the report: reports/report.html    the runs and models: make ui"
 
-study-%: setup ## one study of params.yaml (study-ablation), then the report anew; docs/studies.md
+study-%: mend ## one study of params.yaml (study-ablation), then the report anew; docs/studies.md
 	dvc repro studies/dvc.yaml:study@$*
 	dvc repro --single-item --force report
 
-studies: setup ## all studies (about half an hour on 2 cores), then the report anew
+studies: mend ## all studies (about half an hour on 2 cores), then the report anew
 	dvc repro studies/dvc.yaml
 	dvc repro --single-item --force report
+
+mend: setup ## put right what a kill left of DVC's own files (docs/faults.md); the commands above begin with it
+	@python scripts/mend.py
 
 ui: setup ## open MLflow on http://127.0.0.1:5000
 	@leap track
@@ -72,6 +75,9 @@ test: setup-dev ## run all tests (those on real data need LEAP_DATA)
 test-lowest: export PATH := $(CURDIR)/.venv-lowest/bin:$(PATH)
 test-lowest: setup-lowest ## run the unit tests with the lowest versions that pyproject.toml allows
 	OMP_NUM_THREADS=1 pytest tests/unit --numprocesses auto --dist loadfile --no-loadscope-reorder
+
+test-faults: setup-dev ## kills, full disks, lost servers, bad input (docs/faults.md; about ten minutes on 2 cores)
+	OMP_NUM_THREADS=1 pytest tests/faults --numprocesses auto --dist loadfile
 
 check: setup-dev ## lint, types, spelling, and that dvc.yaml names the modules in use
 	ruff check .

@@ -2,10 +2,10 @@
 
 python scripts/mend.py          # or: make mend; `make demo` begins with it
 
-DVC writes dvc.lock and .dvc/tmp/rwlock in place. Killed in that moment, it leaves half a file and refuses to run:
-"'./dvc.lock' validation failed", "YAML file structure is corrupted", "Unable to read RWLock-file". What is
-damaged is removed, what can be read stays as it is. Nothing is lost: DVC's run cache has the results of every
-stage by its inputs, trained students and the teacher's cache know themselves what they were made from.
+DVC writes dvc.lock and .dvc/tmp/rwlock in place. Killed in that moment it leaves half a file and refuses to
+run: "'./dvc.lock' is invalid" or "validation failed", "Unable to read RWLock-file". What is damaged goes,
+what can be read stays as it is. Nothing is lost: DVC's run cache has the results of the stages by their
+inputs; trained students and the teacher's cache know themselves what they were made from.
 """
 
 import json

@@ -1,6 +1,6 @@
 """SIGKILL at random moments of every stage: the next `dvc repro` ends as if nothing had happened.
 
-    make test-faults        # or: pytest tests/faults/test_kills.py -s, which prints what every kill hit
+    make test-faults        # prints at its end what every kill hit
 
 The pipeline of the embedded profile, smaller in numbers only, is reproduced once undisturbed, and twice under
 kills: once DVC and its stage die together, once the stage alone. Moments are drawn over the time from a
@@ -9,6 +9,7 @@ stage's start until the next one's, so that DVC is hit too while it stores outpu
 
 import shutil
 from collections import Counter
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -16,7 +17,7 @@ import pytest
 from killing import Kill, kill_at_random, spans, table
 from same_results import assert_same_results, registry, unfinished
 from temporary_repository import Repository
-from tiny_pipeline import TINY
+from tiny_pipeline import LENIENT
 
 SEED = 20261128
 # Single stages are hit three times in each of the two ways, each item of a matrix once, or twice where more
@@ -33,7 +34,7 @@ STAGES = {
 def outcome(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[Kill], Path, list[Path]]:
     """All kills, the undisturbed project, and those that were killed and then finished."""
     folder = tmp_path_factory.mktemp("kills")
-    changes = (*TINY, "train.epochs=2", "train.checkpoint_every=4", "gate.checks.speed_up.above=0.0")
+    changes = (*LENIENT, "train.epochs=2", "train.checkpoint_every=4")
     undisturbed = Repository(folder / "undisturbed", "embedded", changes)
     killed = [undisturbed.copy(folder / name) for name in ("together", "alone")]
     times = spans(undisturbed, folder / "undisturbed.log")
@@ -48,7 +49,6 @@ def outcome(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[Kill], Path,
 
     with ThreadPoolExecutor(2) as pool:
         kills = [kill for found in pool.map(suffer, range(2)) for kill in found]
-    print(f"\n{table(kills)}")
     return kills, undisturbed.root, [repository.root for repository in killed]
 
 
@@ -57,8 +57,11 @@ def _hits(item: str) -> int:
     return 3 if stage in SINGLE else 2 if stage in TWICE else 1
 
 
-def test_every_stage_was_hit_and_fifty_processes_died(outcome: tuple[list[Kill], Path, list[Path]]) -> None:
+def test_every_stage_was_hit_and_fifty_processes_died(
+    outcome: tuple[list[Kill], Path, list[Path]], record_property: Callable[[str, object], None]
+) -> None:
     kills, *_ = outcome
+    record_property("table", table(kills))
     assert len(kills) >= 50
     assert all(kill.by == 9 for kill in kills)
     by_stage = Counter(kill.stage for kill in kills)

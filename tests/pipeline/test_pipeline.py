@@ -2,8 +2,12 @@
 
 import sqlite3
 import sys
+from collections import Counter
+from pathlib import Path
 
 import pytest
+from killing import Span, kill_at_random, table
+from same_results import unfinished
 from temporary_repository import Repository
 from tiny_pipeline import TINY
 
@@ -106,10 +110,17 @@ def test_editing_a_module_reruns_the_stages_that_use_it(
     assert repository.changed() == set()
 
 
-def test_a_new_variant_runs_only_what_is_new(repository: Repository) -> None:
+def test_a_new_variant_runs_only_what_is_new_also_after_kills(repository: Repository, tmp_path: Path) -> None:
+    """Four kills of DVC and its stage; many more are in tests/faults/test_kills.py."""
     more = "variants.strong={description: more exit loss, loss: {beta: 0.8}}"
     repository.write(more)
-    ran = repository.ran(repository.run("dvc", "repro"))
+    wanted = Counter({f"{name}@strong-1": 1 for name in ("train", "diagnose", "benchmark_latency", "gate")})
+    times = dict.fromkeys(wanted, Span(process=2.0, whole=3.0))
+    kills = kill_at_random(repository, times, wanted, seed=3, alone=False, logs=tmp_path)
+    assert len(kills) >= 3, table(kills)
+    ran = repository.ran("".join(log.read_text(errors="replace") for log in tmp_path.iterdir()))
+    ran |= repository.ran(repository.run("dvc", "repro"))
+    assert list(unfinished(repository.root)) == []
     # The settings are validated, the cache finds itself whole, the report shows all variants.
     ran -= {"settings", "cache_teacher", "report"}
     assert ran == {

@@ -1,13 +1,9 @@
 """Tracking and registry against a real MLflow server, up, down and up again."""
 
 import os
-import shutil
-import socket
 import subprocess
 import sys
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,7 +11,7 @@ from typing import Any
 import made_evidence
 import pytest
 from made_evidence import made_settings, write_checkpoint, write_evidence
-from made_store import fresh_store
+from tracking_server import Server
 
 import leap
 from leap.errors import UserError
@@ -26,43 +22,6 @@ from leap.tracking import Tracking, log_checkpoint
 
 # A server of its own on a loopback port: the only test that opens a socket.
 pytestmark = [pytest.mark.server, pytest.mark.enable_socket]
-
-
-class Server:
-    """`mlflow server` on a free loopback port, which keeps its data over a stop and a start."""
-
-    def __init__(self, folder: Path) -> None:
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.port = free.getsockname()[1]
-        self.uri = f"http://127.0.0.1:{self.port}"
-        self.folder = folder
-        self.process: subprocess.Popen[bytes] | None = None
-
-    def start(self) -> None:
-        database = self.folder / "server.db"
-        if not database.exists():
-            # A store made before: the server's first start would spend its time on creating one.
-            shutil.copyfile(Path(fresh_store().name) / "mlruns" / "mlflow.db", database)
-        command = [sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--workers", "1"]
-        command += ["--port", str(self.port), "--backend-store-uri", f"sqlite:///{self.folder}/server.db"]
-        command += ["--artifacts-destination", str(self.folder / "stored")]
-        with (self.folder / "server.log").open("ab") as log:
-            self.process = subprocess.Popen(command, stdout=log, stderr=log, cwd=self.folder)
-        for _ in range(300):
-            try:
-                urllib.request.urlopen(f"{self.uri}/health", timeout=1)
-                return
-            except (urllib.error.URLError, TimeoutError):
-                assert self.process.poll() is None, (self.folder / "server.log").read_text()
-                time.sleep(0.2)
-        raise AssertionError("the server did not start in a minute")
-
-    def stop(self) -> None:
-        if self.process is not None:
-            self.process.terminate()
-            self.process.wait(timeout=20)
-            self.process = None
 
 
 @pytest.fixture(scope="module")

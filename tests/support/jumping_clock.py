@@ -1,19 +1,20 @@
-"""Runs a program whose clock jumps once: `jumping_clock.py SECONDS PROGRAM ARGUMENTS`.
+"""Runs a stage whose clock jumps once: `jumping_clock.py SECONDS STAGE ARGUMENTS`.
 
-Half a second of work after the jump was ordered, everything in Python that tells the time of day (`time.time`,
-`time.time_ns`, `datetime.now`, `datetime.utcnow`) is off by so many seconds; monotonic clocks are not.
+After half a second `time.time`, `time.time_ns` and the registry's own `now` are off by so many seconds;
+monotonic clocks are not.
 """
 
-import datetime
 import runpy
 import sys
 import time
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
+from leap.gate import registry
+
+AFTER = 0.5
 _time, _time_ns = time.time, time.time_ns
 _started = time.monotonic()
-AFTER = 0.5
 
 
 def jump(seconds: float) -> None:
@@ -22,18 +23,9 @@ def jump(seconds: float) -> None:
     def off() -> float:
         return seconds if time.monotonic() - _started > AFTER else 0.0
 
-    class Jumping(datetime.datetime):
-        @classmethod
-        def now(cls, tz: Any = None) -> Any:
-            return datetime.datetime.fromtimestamp(time.time(), tz)
-
-        @classmethod
-        def utcnow(cls) -> Any:
-            return cls.now(datetime.UTC).replace(tzinfo=None)
-
     time.time = lambda: _time() + off()
     time.time_ns = lambda: _time_ns() + int(off() * 1e9)
-    datetime.datetime = Jumping  # type: ignore[misc]
+    registry.now = lambda: datetime.fromtimestamp(time.time(), UTC).isoformat(timespec="milliseconds")
 
 
 if __name__ == "__main__":

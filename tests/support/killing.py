@@ -133,14 +133,13 @@ def kill_at_random(
     """
     generator = random.Random(seed)
     kills: list[Kill] = []
-    for number in range(4 * wanted.total()):
-        hit = Counter(kill.item for kill in kills)
-        if not wanted - hit:
-            break
-        log = logs / f"{number:03d}.log"
-        kill = _one_kill(Repro(repository, log), times, wanted - hit, generator, alone)
+    while missing := wanted - Counter(kill.item for kill in kills):
+        repro = Repro(repository, logs / f"{len(list(logs.iterdir())):03d}.log")
+        kill = _one_kill(repro, times, missing, generator, alone)
         if kill is not None:
             kills.append(kill)
+        elif repro.process.returncode == 0:
+            break  # an item that was faster than the moment drawn for it does not run again
     return kills
 
 
@@ -150,8 +149,9 @@ def _one_kill(
     for item, at in repro.begun():
         if not wanted[item]:
             continue
-        span = times[item].process if alone else times[item].whole
-        moment = at + generator.random() * span
+        # All but an item's last kill come early enough that it is not done and runs again.
+        span = times[item].process if alone or wanted[item] > 1 else times[item].whole
+        moment = at + generator.random() * span * (0.9 if alone or wanted[item] > 1 else 1.0)
         while time.monotonic() < moment and repro.process.poll() is None:
             time.sleep(POLL)
         after = time.monotonic() - at
@@ -159,7 +159,8 @@ def _one_kill(
             break
         if not alone:
             died = repro.kill_all()
-            return Kill(item, after, died, -repro.process.returncode)
+            # The next one may have begun meanwhile.
+            return Kill(STARTED.findall(repro.output)[-1], after, died, -repro.process.returncode)
         child = repro.stage_process()
         if child is not None:
             child.send_signal(signal.SIGKILL)

@@ -27,3 +27,15 @@ TINY = (
     " {leap: {description: the paper's}, output_only: {description: the final term only,"
     " loss: {alpha: 0.0, delta: 0.0, beta: 0.0, epsilon: 0.0, gamma: 0.0}}}}}",
 )
+
+# Smaller still, and with a gate that `leap` passes on any machine: for tests that are about what breaks.
+LENIENT = (
+    *TINY,
+    "similarity.software.max_pairs=150",
+    "gate.checks.speed_up.above=0.0",
+    "gate.checks.nn_at_10.at_least=0.1",
+    "gate.checks.similarity.at_least=0.1",
+    "gate.checks.retrieval.at_most=0.9",
+    "gate.checks.quality_against_full.at_most=0.9",
+    "gate.checks.quality_against_baseline.at_most=0.9",
+)

@@ -176,6 +176,39 @@ def test_an_upload_that_breaks_registers_nothing_and_the_next_try_does(project: 
     assert place("leap", 0.78) == Standing(1, ["champion"], "became champion: there was none")
 
 
+def test_what_a_killed_upload_left_is_taken_up_and_not_doubled(project: Path, monkeypatch) -> None:
+    from mlflow import MlflowClient
+
+    client = Tracking.open(SETTINGS).client
+    assert client is not None
+    for name in ("log_model_artifacts", "finalize_logged_model", "create_model_version"):
+        with monkeypatch.context() as patch:
+            patch.setattr(MlflowClient, name, killed)
+            with pytest.raises(Killed):
+                place("leap", 0.78)
+    assert place("leap", 0.78).aliases == ["champion"]
+    (model,) = client.search_logged_models(["1"])
+    assert str(model.status) == "READY"
+    version = client.get_model_version("leap", "1")
+    assert version.source == f"models:/{model.model_id}"
+
+
+def killed(*_: Any, **__: Any) -> None:
+    raise Killed
+
+
+def test_a_clock_that_is_set_back_changes_no_champion(project: Path, monkeypatch) -> None:
+    monkeypatch.setattr("leap.gate.registry.now", lambda: "2026-11-28T10:00:00.000+00:00")
+    place("leap", 0.78)
+    monkeypatch.setattr("leap.gate.registry.now", lambda: "2026-11-27T10:00:00.000+00:00")
+    # Not comparable, so the one examined later wins: not the one whose clock says so.
+    assert place("leap_plus", 0.70, data={"pairs": "other"}).aliases == ["champion"]
+    text = history_text(history(Tracking.open(SETTINGS)))
+    assert [line.split()[2] for line in text.split("\n\n")[1].splitlines()] == ["1", "2"]
+    rollback(Tracking.open(SETTINGS))
+    assert held() == {"champion": 1, "previous": 2}
+
+
 KEPT = Path("kept.db")
 
 

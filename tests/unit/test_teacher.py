@@ -79,6 +79,17 @@ def test_a_whole_cache_is_not_computed_again(tmp_path: Path, located: Located, s
     assert other["layers"] == [4, 5]
 
 
+def test_a_kill_after_the_manifest_leaves_nothing_of_the_work(
+    tmp_path: Path, located: Located, sentences: list[str]
+) -> None:
+    whole = build_cache(tmp_path, located, sentences, [5], 32, "cpu")
+    before = sorted(tmp_path.iterdir())
+    (tmp_path / "building.json").write_text("{}")
+    (tmp_path / "shard-00000.json").write_text("{}")
+    assert build_cache(tmp_path, located, sentences, [5], 32, "cpu") == whole
+    assert sorted(tmp_path.iterdir()) == before
+
+
 def test_another_teacher_other_text_and_flipped_bytes_are_refused_by_name(
     tmp_path: Path, located: Located, sentences: list[str]
 ) -> None:

@@ -3,6 +3,7 @@ import os
 import shutil
 import signal
 import socket
+import sqlite3
 import subprocess
 import sys
 import time
@@ -15,9 +16,10 @@ from made_store import enter_project
 
 import leap
 from leap.evaluation.evidence import checkpoint_hash
-from leap.tracking import Tracking, log_checkpoint
+from leap.tracking import Tracking, log_checkpoint, log_report
 from leap.tracking import run as run_module
 from leap.tracking.content import evidence_numbers, flat, history_metrics, history_numbers
+from leap.tracking.store import DATABASE
 
 SETTINGS = made_settings()
 # A process of its own finds what this one finds, wherever it is started.
@@ -308,6 +310,44 @@ def test_a_run_of_a_living_process_or_another_machine_is_left_alone(project: Pat
     with Tracking.open(SETTINGS).training_run("leap", 1, {}) as run:
         run.finish("c" * 64)
     assert sorted(r.info.status for r in the_runs(tracking)) == ["FINISHED", "RUNNING", "RUNNING"]
+
+
+def test_a_report_run_that_a_kill_left_open_is_ended(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from mlflow import MlflowClient
+
+    folder = project / "reports"
+    folder.mkdir()
+    for name in ("report.html", "report.md", "summary.json"):
+        (folder / name).write_text(name)
+
+    class Killed(BaseException):
+        """What a killed program does not catch."""
+
+    def killed(*_: Any, **__: Any) -> None:
+        raise Killed
+
+    for name in ("log_artifact", "set_terminated", "set_tag"):
+        with monkeypatch.context() as patch:
+            patch.setattr(MlflowClient, name, killed)
+            with pytest.raises(Killed):
+                log_report(SETTINGS, folder)
+        assert log_report(SETTINGS, folder)
+        (run,) = Tracking.open(SETTINGS).find({"leap.report": "embedded"})
+        assert run.info.status == "FINISHED"
+        (folder / "report.html").write_text(name)
+
+
+def test_an_experiment_whose_creation_was_killed_halfway_has_relative_paths_again(
+    project: Path,
+) -> None:
+    tracking = Tracking.open(SETTINGS)
+    with sqlite3.connect(DATABASE) as connection:
+        change = "UPDATE experiments SET artifact_location = ? WHERE experiment_id = ?"
+        connection.execute(change, (str((project / "mlruns/artifacts").absolute()), tracking.experiment))
+    connection.close()
+    client = Tracking.open(SETTINGS).client
+    assert client is not None
+    assert client.get_experiment(str(tracking.experiment)).artifact_location == "mlruns/artifacts"
 
 
 class FailingClient:

@@ -118,6 +118,23 @@ def test_a_trained_student_is_kept_and_only_its_exit_rule_is_rewritten(
     assert (project.model / "model.safetensors").stat().st_mtime_ns != weights
 
 
+@pytest.mark.parametrize("name", ["tokenizer.json", "config.json", "1_Pooling/config.json"])
+def test_a_student_that_is_not_all_there_is_trained_again(project: Project, name: str) -> None:
+    """DVC puts back a folder file by file: a kill may leave the weights and the record, and no tokenizer."""
+    project.train()
+    before = (project.model / name).read_bytes()
+    (project.model / name).unlink()
+    project.train()
+    assert (project.model / name).read_bytes() == before
+
+
+def test_a_kill_before_the_state_was_cleared_leaves_none(project: Project) -> None:
+    project.train()
+    (project.state / "step-00000002").mkdir(parents=True)
+    project.train()
+    assert not project.state.exists()
+
+
 def test_exit_heads_are_fitted_on_the_training_text_where_the_settings_say_so(
     project: Project, sentences: list[str]
 ) -> None:

@@ -228,7 +228,8 @@ def _write_shard(path: Path, rows: "np.ndarray[Any, np.dtype[np.float16]]", star
         row = start + int(np.argmin(finite))
         raise UserError(f"the teacher's vector of sentence {row} of data/sentences.parquet is not finite")
     with whole_file(path) as beside:
-        rows.tofile(beside)
+        # Not ndarray.tofile, whose error on a full disk does not say that it is one.
+        beside.write_bytes(np.ascontiguousarray(rows).data)
     write_sealed(path.with_suffix(".json"), {"file": path.name, "rows": len(rows), "sha256": sha256_of(path)})
 
 

@@ -38,7 +38,7 @@ QUIET_AND_QUICK = {
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
     "MLFLOW_HTTP_REQUEST_BACKOFF_FACTOR": "1",
-    "MLFLOW_LOGGING_LEVEL": "ERROR",
+    "MLFLOW_LOGGING_LEVEL": "CRITICAL",
     "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
     "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
     "GIT_PYTHON_REFRESH": "quiet",
@@ -139,8 +139,9 @@ def import_mlflow(uri: str) -> None:
         os.environ.setdefault(name, value)
     import mlflow
 
+    # Their errors are raised too, and told in one line; a logged one is a page of traceback.
     for name in ("mlflow", "alembic", "urllib3"):
-        logging.getLogger(name).setLevel(logging.ERROR)
+        logging.getLogger(name).setLevel(logging.CRITICAL)
     mlflow.set_tracking_uri(uri)
     mlflow.set_registry_uri(uri)
 

@@ -1,0 +1,256 @@
+"""MLflow's store out of reach: a server that goes and comes, artefacts refused, a locked SQLite."""
+
+import importlib.util
+import os
+import random
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import made_evidence
+import pytest
+from made_evidence import made_settings, write_evidence
+from made_store import enter_project
+from tracking_server import Server
+
+import leap
+from leap.errors import UserError
+from leap.evaluation.evidence import checkpoint_hash
+from leap.gate.registry import history, promote
+from leap.settings import Settings
+from leap.tracking import Tracking, log_checkpoint
+from leap.tracking.store import DATABASE
+
+pytestmark = [pytest.mark.server, pytest.mark.enable_socket]
+
+ENVIRONMENT = {
+    **os.environ,
+    "PYTHONPATH": f"{Path(leap.__file__).parents[1]}{os.pathsep}{Path(made_evidence.__file__).parent}",
+}
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    return enter_project(tmp_path / "project", monkeypatch)
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Server]:
+    (tmp_path / "server").mkdir()
+    server = Server(tmp_path / "server")
+    yield server
+    server.stop()
+
+
+def on(server: Server) -> Settings:
+    return made_settings(tracking={"uri": server.uri, "experiment": "test"})
+
+
+def verdict_on(variant: str) -> dict[str, Any]:
+    return {
+        "variant": variant,
+        "seed": 1,
+        "checkpoint": checkpoint_hash(Path("models") / f"{variant}-1"),
+        "role": None,
+        "passed": True,
+        "primary_metric": {"metric": "sts.spearman_exit", "value": 0.8},
+        "checks": [{"name": "rate", "passed": True, "severity": "refuse", "reason": "fine"}],
+    }
+
+
+def statuses(settings: Settings) -> list[str]:
+    return sorted(run.info.status for run in Tracking.open(settings, required=True).find({}))
+
+
+def train(settings: Settings, project: Path, variant: str, steps: range) -> Iterator[int]:
+    """A training as the stage does it, which lets its caller act after every step."""
+    with Tracking.open(settings).training_run(variant, 1, {}) as live:
+        for step in steps:
+            live.metrics(step, {"loss": 1.0})
+            yield step
+        write_evidence(project, settings, variant)
+        live.finish(checkpoint_hash(Path("models") / f"{variant}-1"))
+    log_checkpoint(settings, variant, 1)
+
+
+def test_a_server_down_at_the_start_in_the_middle_and_at_the_end(
+    project: Path, server: Server, caplog: pytest.LogCaptureFixture
+) -> None:
+    settings = on(server)
+    list(train(settings, project, "baseline", range(3)))  # never there
+    assert "the next stage or `leap track` logs what is missing" in caplog.text
+    server.start()
+    for step in train(settings, project, "leap", range(6)):  # goes in the middle, comes back
+        if step == 1:
+            server.stop()
+        if step == 4:
+            server.start()
+    for step in train(settings, project, "leap_plus", range(6)):  # goes before the end
+        if step == 5:
+            server.stop()
+    server.start()
+    for variant in ("baseline", "leap", "leap_plus"):
+        assert log_checkpoint(settings, variant, 1)
+    finished = Tracking.open(settings, required=True).find({}, "attributes.status = 'FINISHED'")
+    assert sorted(run.data.tags["leap.variant"] for run in finished) == ["baseline", "leap", "leap_plus"]
+    # The history has 3 lines; whatever the live run could send, each is there once.
+    client = Tracking.open(settings).client
+    assert client is not None
+    for run in finished:
+        steps = [point.step for point in client.get_metric_history(run.info.run_id, "loss/total")]
+        assert len(steps) == len(set(steps)) >= 3
+        assert {item.path for item in client.list_artifacts(run.info.run_id)} == {"checkpoint", "evidence"}
+    # The run that could not be ended is this process's own: the next process closes it.
+    code = (
+        "import sys\nfrom made_evidence import made_settings\nfrom leap.tracking import Tracking\n"
+        "Tracking.open(made_settings(tracking={'uri': sys.argv[1], 'experiment': 'test'}), required=True)"
+    )
+    subprocess.run([sys.executable, "-c", code, server.uri], env=ENVIRONMENT, check=True)
+    assert "RUNNING" not in statuses(settings)
+
+
+def test_a_server_whose_artefacts_cannot_be_stored(
+    project: Path, server: Server, caplog: pytest.LogCaptureFixture
+) -> None:
+    settings = on(server)
+    server.stored.write_text("a file where the folder of artefacts should be")
+    server.start()
+    write_evidence(project, settings, "leap")
+    assert not log_checkpoint(settings, "leap", 1)
+    assert "the next stage or `leap track` logs what is missing" in caplog.text
+    with pytest.raises(
+        UserError, match=r"the registry at http://127.0.0.1:\d+ cannot be used: .* run the gate"
+    ):
+        promote(Tracking.open(settings, required=True), verdict_on("leap"), {"pairs": "hash"})
+    assert history(Tracking.open(settings, required=True)) == []
+    server.stored.unlink()
+    assert log_checkpoint(settings, "leap", 1)
+    placed = promote(Tracking.open(settings, required=True), verdict_on("leap"), {"pairs": "hash"})
+    assert placed.aliases == ["champion"]
+    assert statuses(settings) == ["FINISHED"]
+    client = Tracking.open(settings).client
+    assert client is not None
+    (model,) = client.search_logged_models([str(Tracking.open(settings).experiment)])
+    assert str(model.status) == "READY"
+
+
+def test_an_artefact_store_that_does_not_answer(
+    project: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Amazon's own library, which raises what is no OSError, against a port where nobody listens.
+
+    Where it is not installed, that is the fault.
+    """
+    reason = "127.0.0.1:9" if importlib.util.find_spec("boto3") else "No module named 'boto3'"
+    for name, value in {
+        "MLFLOW_S3_ENDPOINT_URL": "http://127.0.0.1:9", "AWS_ACCESS_KEY_ID": "x",
+        "AWS_SECRET_ACCESS_KEY": "x", "AWS_MAX_ATTEMPTS": "1", "AWS_DEFAULT_REGION": "us-east-1",
+    }.items():  # fmt: skip
+        monkeypatch.setenv(name, value)
+    settings = made_settings()
+    tracking = Tracking.open(settings, required=True)
+    set_location(str(tracking.experiment), "s3://nowhere/artifacts")
+    write_evidence(project, settings, "leap")
+    assert not log_checkpoint(settings, "leap", 1)
+    assert reason in caplog.text
+    with pytest.raises(UserError, match=f"the registry at sqlite:.* cannot be used: .*{reason}"):
+        promote(tracking, verdict_on("leap"), {"pairs": "hash"})
+    assert statuses(settings) == ["FINISHED"]
+
+
+def set_location(experiment: str, location: str) -> None:
+    with closing(sqlite3.connect(DATABASE)) as database, database:
+        change = "update experiments set artifact_location = ? where experiment_id = ?"
+        database.execute(change, (location, experiment))
+
+
+LOCK = """
+import sqlite3, sys, time
+connection = sqlite3.connect("mlruns/mlflow.db", isolation_level=None)
+connection.execute("begin exclusive")
+print("locked", flush=True)
+time.sleep(float(sys.argv[1]))
+connection.execute("rollback")
+"""
+
+
+def locked_for(seconds: float) -> "subprocess.Popen[str]":
+    process = subprocess.Popen([sys.executable, "-c", LOCK, str(seconds)], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "locked\n"
+    return process
+
+
+def test_a_store_that_is_locked_for_a_moment_is_waited_for(project: Path) -> None:
+    settings = made_settings()
+    write_evidence(project, settings, "leap")
+    tracking = Tracking.open(settings, required=True)
+    lock = locked_for(2)
+    assert log_checkpoint(settings, "leap", 1)
+    lock.wait()
+    lock = locked_for(2)
+    assert promote(tracking, verdict_on("leap"), {"pairs": "hash"}).aliases == ["champion"]
+    lock.wait()
+
+
+def test_a_store_that_stays_locked_stops_no_training(project: Path, caplog: pytest.LogCaptureFixture) -> None:
+    settings = made_settings()
+    steps = train(settings, project, "leap", range(40))
+    next(steps)
+    lock = locked_for(600)
+    started = time.monotonic()
+    assert len(list(steps)) == 39
+    assert "database is locked" in caplog.text
+    with pytest.raises(
+        UserError, match=r"(registry|MLflow) at sqlite:.* cannot be used: .*database is locked"
+    ):
+        promote(Tracking.open(settings, required=True), verdict_on("leap"), {"pairs": "hash"})
+    assert time.monotonic() - started < 120
+    lock.kill()
+    lock.wait()
+    assert log_checkpoint(settings, "leap", 1)
+    assert promote(Tracking.open(settings, required=True), verdict_on("leap"), {"pairs": "hash"}).aliases == [
+        "champion"
+    ]
+
+
+OPEN = """
+from made_evidence import made_settings
+from leap.tracking import Tracking
+print(Tracking.open(made_settings(), required=True).experiment)
+"""
+
+
+def test_a_store_that_several_create_at_once_while_some_are_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "project").mkdir()
+    monkeypatch.chdir(tmp_path / "project")
+    generator = random.Random(9)
+
+    def opened() -> "subprocess.Popen[str]":
+        command = [sys.executable, "-c", OPEN]
+        return subprocess.Popen(command, env=ENVIRONMENT, stdout=subprocess.PIPE, text=True)
+
+    victim = opened()
+    while not list(Path("mlruns").glob(".mlflow.db.*.part/mlflow.db")):  # it is creating the store
+        assert victim.poll() is None
+        time.sleep(0.01)
+    time.sleep(generator.uniform(0.0, 0.5))
+    victim.send_signal(signal.SIGKILL)
+    victim.wait()
+    assert not DATABASE.exists()
+    others = [opened() for _ in range(3)]
+    answers = {process.communicate(timeout=300)[0] for process in others}
+    assert [process.returncode for process in others] == [0, 0, 0]
+    assert len(answers) == 1
+    assert list(Path("mlruns").glob(".*.part")) == []
+    with closing(sqlite3.connect(DATABASE)) as database:
+        places = dict(database.execute("select name, artifact_location from experiments"))
+        assert places["leap-embedded"] == "mlruns/artifacts"

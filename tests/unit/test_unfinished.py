@@ -1,0 +1,141 @@
+"""Outputs are whole or absent, whoever is killed when; what was left is cleared, what is at work is not."""
+
+import errno
+import os
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from safetensors import SafetensorError
+
+import leap
+from leap.errors import UserError
+from leap.files import whole_file, whole_folder, write_json
+from leap.storage import StorageError, storage_message, writing
+from leap.unfinished import remove_left_parts
+
+# Writes the folder `out` again and again, two files with the same number, one of them slowly.
+WRITER = """
+import itertools, sys
+from pathlib import Path
+from leap.files import whole_folder
+for number in itertools.count():
+    with whole_folder(Path(sys.argv[1])) as part:
+        (part / "one").write_text(str(number))
+        with (part / "many").open("w") as file:
+            for _ in range(2000):
+                print(number, file=file)
+    print(number, flush=True)
+"""
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(leap.__file__).absolute().parents[1])}
+
+
+def writer(target: Path) -> "subprocess.Popen[str]":
+    process = subprocess.Popen(
+        [sys.executable, "-c", WRITER, str(target)], env=ENVIRONMENT, stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "0\n"
+    return process
+
+
+def test_a_folder_is_whole_or_absent_whenever_its_writer_is_killed(tmp_path: Path) -> None:
+    target = tmp_path / "out"
+    for pause in (0.0, 0.011, 0.023, 0.037, 0.041):
+        process = writer(target)
+        time.sleep(pause)
+        process.send_signal(signal.SIGKILL)
+        assert process.wait() == -signal.SIGKILL
+        assert sorted(path.name for path in tmp_path.iterdir() if not path.name.startswith(".out.")) in (
+            ["out"], [],
+        )  # fmt: skip
+        if target.exists():
+            number = (target / "one").read_text()
+            assert (target / "many").read_text() == f"{number}\n" * 2000
+    with whole_folder(target) as part:
+        (part / "last").touch()
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+    assert [path.name for path in target.iterdir()] == ["last"]
+
+
+def test_the_part_of_a_living_process_is_left_alone(tmp_path: Path) -> None:
+    process = writer(tmp_path / "out")
+    parts: list[Path] = []
+    while not parts:  # stopped while it writes one
+        process.send_signal(signal.SIGCONT)
+        time.sleep(0.01)
+        process.send_signal(signal.SIGSTOP)
+        time.sleep(0.01)
+        parts = [part for part in tmp_path.glob(".*.part") if (part / "out").exists()]
+    assert remove_left_parts(tmp_path) == []
+    assert list(tmp_path.glob(".*.part")) == parts
+    process.kill()
+    process.wait()
+    assert remove_left_parts(tmp_path) == parts
+    assert list(tmp_path.glob(".*")) == []
+
+
+def test_an_error_keeps_what_was_there(tmp_path: Path) -> None:
+    write_json(tmp_path / "file.json", {"old": 1})
+    with suppress(RuntimeError), whole_file(tmp_path / "file.json") as part:
+        part.write_text("half")
+        raise RuntimeError
+    with whole_folder(tmp_path / "folder") as folder:
+        (folder / "old").touch()
+    with suppress(RuntimeError), whole_folder(tmp_path / "folder") as folder:
+        (folder / "new").touch()
+        raise RuntimeError
+    assert (tmp_path / "file.json").read_text() == '{\n  "old": 1\n}\n'
+    assert [path.name for path in (tmp_path / "folder").iterdir()] == ["old"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["file.json", "folder"]
+
+
+def test_an_output_is_as_readable_as_any_other_file(tmp_path: Path) -> None:
+    before = os.umask(0o022)
+    try:
+        write_json(tmp_path / "file.json", 1)
+        with whole_folder(tmp_path / "folder"):
+            pass
+    finally:
+        os.umask(before)
+    assert (tmp_path / "file.json").stat().st_mode & 0o777 == 0o644
+    assert (tmp_path / "folder").stat().st_mode & 0o777 == 0o755
+
+
+def test_a_real_full_disk(tmp_path: Path) -> None:
+    with (
+        pytest.raises(StorageError) as told,
+        writing(tmp_path / "out.json"),
+        Path("/dev/full").open("w") as full,
+    ):
+        full.write("x" * 100_000)
+    assert isinstance(told.value, UserError)
+    message = str(told.value)
+    assert message.startswith(f"{tmp_path / 'out.json'} cannot be written: No space left on device (")
+    assert message.endswith("; free space, then run the same command again")
+
+
+def test_what_libraries_make_of_the_disks_answer(tmp_path: Path) -> None:
+    rust = SafetensorError("Error while serializing: I/O error: File too large (os error 27)")
+    told = pytest.raises(StorageError, match=r"out cannot be written: File too large; raise .*ulimit -f")
+    with told, writing(tmp_path / "out"):
+        raise rust
+    damaged = SafetensorError("Error while deserializing header: header too large")
+    with pytest.raises(SafetensorError), writing(tmp_path / "out"):
+        raise damaged
+    assert storage_message(damaged) is None
+    assert storage_message(FileNotFoundError(errno.ENOENT, "No such file", "x")) is None
+    said = storage_message(OSError(errno.EROFS, "Read-only file system", "models/x"))
+    assert said is not None
+    assert said.startswith("models/x cannot be read or written: Read-only file system; make it writable")
+
+
+def test_an_input_that_may_not_be_read_is_not_called_the_output(tmp_path: Path) -> None:
+    error = PermissionError(errno.EACCES, "Permission denied", "/elsewhere/texts.csv")
+    with pytest.raises(PermissionError) as told, whole_file(tmp_path / "out"):
+        raise error
+    assert told.value is error
