@@ -60,7 +60,7 @@ def write_collection(
 
 
 def _check_documents(name: str, documents: Collection[str], judged: set[str]) -> None:
-    """Judged documents that the corpus lacks count in the ideal ranking, as in BEIR; all lacking is a mistake."""
+    """Judged documents not in the corpus count in the ideal ranking, as in BEIR; all of them is a mistake."""
     missing = sorted(judged.difference(documents))
     if judged and len(missing) == len(judged):
         raise UserError(
