@@ -264,6 +264,8 @@ def _key(place: tuple[int | str, ...], content: Any) -> list[str]:
         if isinstance(content, dict) and content is not named and content.get("kind") == part:
             named = content
             continue
+        if part == "[key]":  # pydantic's word for a mistake in the key itself
+            continue
         parts.append(str(part))
         if isinstance(content, dict):
             content = content.get(part)
