@@ -38,7 +38,7 @@ def latency(
     precision: Annotated[str, typer.Option(help="fp32, or fp16 on a card.")] = "fp32",
     quantize: Annotated[str | None, typer.Option(help="int8, on a CPU.")] = None,
     path: Annotated[str, typer.Option(help="auto, or how to compute: eager, fused, graphs.")] = "auto",
-    threads: Annotated[int | None, typer.Option(help="CPU threads; PyTorch's choice if left out.")] = None,
+    threads: Annotated[int | None, typer.Option(min=1, help="CPU threads; else PyTorch's choice.")] = None,
     out: Annotated[Path | None, typer.Option(help="Where the figures go as JSON.")] = None,
 ) -> None:
     """Time full depth, exits, checks without exits, truncation, rivals; keep the machine idle meanwhile."""

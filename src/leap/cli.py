@@ -264,6 +264,8 @@ def doctor(
     from leap.files import whole_file
     from leap.model.find import find_model
 
+    if page.is_dir():
+        raise UserError(f"--page {page} is a folder: name a file")
     chosen = sample(sentences, column)
     encoder = LeapEncoder(find_model(model), device)
     own = default_rule(encoder)

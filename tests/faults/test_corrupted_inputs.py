@@ -1,4 +1,4 @@
-"""Every file that the pipeline wrote and reads again, damaged at random places: refused by name, or read right.
+"""Every file that the pipeline wrote and reads again, damaged at random: refused by name, or read right.
 
 A damaged file of a cache may also be made anew; what is read is then right too.
 """
@@ -351,7 +351,7 @@ FORMS: dict[str, Callable[[Path], Any]] = {
 
 @pytest.mark.parametrize("name", [*FORMS, "t.jsonl.gz", "t.parquet"])
 def test_files_of_the_users_own(tmp_path: Path, name: str) -> None:
-    """Nobody knows their hash: what is no longer well-formed is refused by name, and nothing ends in a traceback."""
+    """Nobody knows their hash: what is not well-formed is refused by name, nothing ends in a traceback."""
     import gzip
 
     import pandas as pd

@@ -75,6 +75,7 @@ def service(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
         environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
         environment |= {"MLFLOW_TRACKING_URI": f"sqlite:///{project}/mlruns/mlflow.db"}
         environment |= {"LEAP_MAX_SENTENCES": "8", "LEAP_MAX_CHARACTERS": "100"}
+        environment |= {"LEAP_MAX_REQUEST_CHARACTERS": "500"}
         environment |= {"PATH": f"{Path(python).parent}{os.pathsep}{os.environ['PATH']}"}
         with (project / "serve.log").open("wb") as log:
             process = subprocess.Popen(
@@ -158,6 +159,28 @@ def test_strategy_of_a_request(service: Service) -> None:
         ({"inputs": {"sentence": ["\ud800"]}}, "surrogates not allowed"),
         ({"inputs": {"sentence": ["a"] * 9}}, "9 sentences in one request: at most 8 are taken"),
         ({"inputs": {"sentence": ["a" * 101]}}, "sentence 1 has 101 characters: at most 100 are taken"),
+        ({"inputs": {"sentence": ["a" * 99] * 6}}, "594 characters in one request: at most 500 are taken"),
+        (b"", "JSON"),
+        (b"null", "JSON dictionary"),
+        ('{"inputs": {"sentence": ["f\u00fcr"]}}'.encode("latin-1"), "JSON"),
+        ({"inputs": 3}, "schema"),
+        ({"inputs": None}, "schema"),
+        ({"inputs": {"sentence": ["a"]}, "instances": ["a"]}, "exactly one of the input fields"),
+        ({"messages": [{"role": "user", "content": "a"}]}, "schema"),
+        ({"dataframe_split": "a"}, "must be a dictionary"),
+        ({"dataframe_split": {"columns": ["sentence"], "data": [["a", "b"]]}}, "1 columns passed"),
+        ({"dataframe_records": [{"sentence": 3}]}, "sentence 1 is no text"),
+        ({"dataframe_records": [{"sentence": {"a": 1}}]}, "sentence 1 is no text"),
+        ({"inputs": {"sentence": ["a"]}, "params": [1]}, "must be a dictionary"),
+        ({"inputs": {"sentence": ["a"]}, "params": {"threshold": [0.9]}}, "threshold"),
+        ({"inputs": {"sentence": ["a"]}, "params": {"min_layer": 2.5}}, "min_layer"),
+        ({"inputs": {"sentence": ["a"]}, "params": {"min_layer": 10**30}}, "1 to 5"),
+        ({"inputs": {"sentence": ["a"]}, "params": {"return_exit_layers": "yes"}}, "return_exit_layers"),
+        (b'{"inputs": {"sentence": ["a"]}, "params": {"threshold": NaN}}', "threshold nan"),
+        (
+            {"inputs": {"sentence": ["a"]}, "params": {"strategy": "heads"}},
+            "Error: heads.safetensors is",
+        ),
         (
             {"inputs": {"sentence": ["a"]}, "params": {"strategy": "guess"}},
             "strategy 'guess' is none of converged",
@@ -170,11 +193,27 @@ def test_strategy_of_a_request(service: Service) -> None:
     ],
 )
 def test_malformed_requests_are_the_callers_fault(service: Service, body: Any, message: str) -> None:
-    assert message in service.post(body, expect=400)
+    answer = service.post(body, expect=400)
+    assert message in answer
+    assert "Traceback" not in answer
 
 
 def test_an_unknown_content_type(service: Service) -> None:
     service.post(b"sentence", expect=415, kind="text/plain")
+
+
+@pytest.mark.parametrize(
+    "body", [b'{"inputs":' + b"[" * 100_000, b'{"inputs": {"sentence": [' + b"9" * 5_000 + b"]}}"]
+)
+def test_what_mlflows_own_parser_does_not_survive_shows_nothing(service: Service, body: bytes) -> None:
+    """Nested too deeply, a number too long: MLflow itself answers 500, and no more (docs/serving.md)."""
+    assert service.post(body, expect=500) == "Internal Server Error"
+
+
+def test_a_large_body(service: Service) -> None:
+    """Within the limits of Python's memory anything is read; our own limit is what answers."""
+    body = {"inputs": {"sentence": ["a" * 5_000_000]}}
+    assert "5000000 characters: at most 100 are taken" in service.post(body, expect=400)
 
 
 def test_it_still_answers_after_all_that(service: Service) -> None:

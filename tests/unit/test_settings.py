@@ -68,7 +68,7 @@ def test_contradictions_between_blocks_are_listed_at_once_too(content: Any) -> N
         ("train.max_length", 256, "train.max_length: 256 is above student.max_length 128"),
         ("train.learning_rate", float("nan"), "train.learning_rate: Input should be"),
         ("loss.ramp", [0.6, 0.1], "loss.ramp: must rise (found [0.6, 0.1])"),
-        ("data.sources.docstrings.kind", "web", "data.sources.docstrings: Input tag 'web' found"),
+        ("data.sources.docstrings.kind", "web", "data.sources.docstrings.kind: Input tag 'web' found"),
         ("evaluation.length_bins", [8, 8], "evaluation.length_bins: must ascend (found [8, 8])"),
         ("evaluation.sweep.thresholds", [0.9, 1.1], "evaluation.sweep.thresholds.1: Input should be less"),
         ("evaluation.cache_gb", -1, "evaluation.cache_gb: Input should be greater than or equal to 0"),

@@ -30,11 +30,12 @@ class Demand:
         Raises:
             ValueError: a value is out of range.
         """
-        if not -1 < self.floor <= 1:
-            raise ValueError(f"floor {self.floor} is not a cosine above -1")
+        faults = [] if -1 < self.floor <= 1 else [f"floor {self.floor} is not a cosine above -1"]
         for name in ("risk", "confidence"):
             if not 0 < getattr(self, name) < 1:
-                raise ValueError(f"{name} {getattr(self, name)} must lie between 0 and 1")
+                faults.append(f"{name} {getattr(self, name)} must lie between 0 and 1")
+        if faults:
+            raise ValueError("; ".join(faults))
 
 
 def p_value(exited: int, bad: int, risk: float) -> float:

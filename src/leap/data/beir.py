@@ -81,7 +81,9 @@ def read_judgements(path: Path) -> dict[str, dict[str, int]]:
 
 
 def _id(value: Any, column: str, row: Row) -> str:
-    key = str(value).strip() if value is not None else ""
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)  # pandas' way to hold whole numbers beside a missing one
+    key = str(value).strip() if isinstance(value, str | int) and not isinstance(value, bool) else ""
     if not key or any(character in key for character in "\t\r\n"):
         raise UserError(f"{row.file}, row {row.number}, {column}: expected an id, found {value!r}")
     return key

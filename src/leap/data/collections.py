@@ -1,7 +1,8 @@
 """Making a retrieval collection in BEIR's form: from the hub, a local folder, or docstrings."""
 
 import json
-from collections.abc import Iterable, Sequence
+import logging
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 
 from leap.data.beir import read_judgements, read_texts
@@ -12,6 +13,8 @@ from leap.files import whole_folder
 from leap.hub import fetch, matching
 from leap.settings.sources import HubCollection, LocalCollection, RetrievalSource
 from leap.sums import write_sums
+
+log = logging.getLogger(__name__)
 
 ENDINGS = (".jsonl", ".jsonl.gz", ".parquet")
 JUDGED_ENDINGS = (".tsv", ".jsonl", ".parquet", ".tsv.gz", ".jsonl.gz")
@@ -44,6 +47,7 @@ def write_collection(
             f"retrieval.{name}: {len(missing)} judged queries have no text, for example {missing[0]!r}"
         )
     judged = {key: queries[key] for key in queries if key in qrels}
+    _check_documents(name, documents.keys(), {key for grades in qrels.values() for key in grades})
     with whole_folder(target) as beside:
         _write_jsonl(beside / "corpus.jsonl", documents)
         _write_jsonl(beside / "queries.jsonl", judged)
@@ -53,6 +57,21 @@ def write_collection(
         (beside / "qrels" / "test.tsv").write_text(text, encoding="utf-8")
         write_sums(beside)
     return {"documents": len(documents), "queries": len(judged), "judgements": len(lines)}
+
+
+def _check_documents(name: str, documents: Collection[str], judged: set[str]) -> None:
+    """Judged documents not in the corpus count in the ideal ranking, as in BEIR; all of them is a mistake."""
+    missing = sorted(judged.difference(documents))
+    if judged and len(missing) == len(judged):
+        raise UserError(
+            f"retrieval.{name}: none of the {len(judged)} judged documents is in the corpus, for example "
+            f"{missing[0]!r}: qrels and corpus must name documents alike"
+        )
+    if missing:
+        log.warning(
+            "retrieval.%s: %d of %d judged documents are not in the corpus, for example %r",
+            *(name, len(missing), len(judged), missing[0]),
+        )
 
 
 def _hub(source: HubCollection) -> list[Path]:

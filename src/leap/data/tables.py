@@ -146,7 +146,10 @@ def _positions(
 ) -> list[int | None]:
     missing = [column for column in columns if column not in names]
     if missing:
-        raise UserError(f"{file} has no column {', '.join(missing)}: its columns are {', '.join(names)}")
+        raise UserError(
+            f"{file} has no column {', '.join(missing)}: its columns are {', '.join(names)}; upper and lower "
+            "case differ"
+        )
     return [names.index(column) if column in names else None for column in (*columns, *optional)]
 
 

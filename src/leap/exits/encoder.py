@@ -2,6 +2,7 @@
 
 import json
 import logging
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -266,8 +267,8 @@ class LeapEncoder:
         check_precision(precision)
         if output_value != "sentence_embedding":
             raise ValueError(f"output_value {output_value!r} is not supported, only 'sentence_embedding'")
-        if batch_size < 1:
-            raise ValueError(f"batch_size {batch_size} must be at least 1")
+        if type(batch_size) is not int or batch_size < 1:
+            raise ValueError(f"batch_size {batch_size!r} must be a whole number of at least 1")
         dimensions = self._dimensions(truncate_dim)
         prompt = self.prompts.text(prompt, prompt_name)
         if show_progress_bar is None:
@@ -358,8 +359,8 @@ class LeapEncoder:
     def _dimensions(self, truncate_dim: int | None) -> int:
         width = self.encoder.config.width
         wanted = self.truncate_dim if truncate_dim is None else truncate_dim
-        if wanted is not None and wanted < 1:
-            raise ValueError(f"truncate_dim {wanted} must be at least 1")
+        if wanted is not None and (type(wanted) is not int or wanted < 1):
+            raise ValueError(f"truncate_dim {wanted!r} must be a whole number of at least 1")
         return width if wanted is None else min(wanted, width)
 
     def _policy(
@@ -425,8 +426,10 @@ def resolve_device(device: str) -> torch.device:
     """The device of a setting: auto is cuda where there is one.
 
     Raises:
-        UserError: cuda is asked for and there is none.
+        UserError: it is no device, or cuda is asked for and there is none.
     """
+    if not re.fullmatch(r"auto|cpu|cuda(:\d{1,3})?", str(device)):
+        raise UserError(f"device {device!r} is none of auto, cpu, cuda and cuda:N")
     if device == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     if device.startswith("cuda") and not torch.cuda.is_available():

@@ -5,7 +5,7 @@
 deployed. They are the slow twins of `leap.exits.policy`, which decides layer by layer.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -46,17 +46,24 @@ class ExitRule:
         Raises:
             ValueError: l_min or k do not fit the depth, or a value is out of range.
         """
-        for name, value in (("min_layer", self.min_layer), ("patience", self.patience)):
-            if type(value) is not int:
-                raise ValueError(f"{name} {value!r} is not a whole number")
+        faults = [*self._faults(depth)]
+        if faults:
+            raise ValueError("; ".join(faults))
+
+    def _faults(self, depth: int) -> Iterator[str]:
+        """All that is wrong with the rule, not the first only."""
         if isinstance(self.threshold, bool) or not isinstance(self.threshold, float | int):
-            raise ValueError(f"threshold {self.threshold!r} is not a number")
-        if not -1.0 <= self.threshold <= 1.0:
-            raise ValueError(f"threshold {self.threshold} is not a cosine: it lies between -1 and 1")
-        if not 1 <= self.min_layer <= depth:
-            raise ValueError(f"min_layer {self.min_layer} is not a layer of this model: 1 to {depth}")
-        if not 1 <= self.patience < depth:
-            raise ValueError(f"patience {self.patience} must be at least 1 and below the depth {depth}")
+            yield f"threshold {self.threshold!r} is not a number"
+        elif not -1.0 <= self.threshold <= 1.0:
+            yield f"threshold {self.threshold} is not a cosine: it lies between -1 and 1"
+        if type(self.min_layer) is not int:
+            yield f"min_layer {self.min_layer!r} is not a whole number"
+        elif not 1 <= self.min_layer <= depth:
+            yield f"min_layer {self.min_layer} is not a layer of this model: 1 to {depth}"
+        if type(self.patience) is not int:
+            yield f"patience {self.patience!r} is not a whole number"
+        elif not 1 <= self.patience < depth:
+            yield f"patience {self.patience} must be at least 1 and below the depth {depth}"
 
     def first_check(self) -> int:
         """The first layer after which a row may leave: l >= l_min and l > k."""

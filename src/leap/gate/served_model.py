@@ -15,7 +15,8 @@ from mlflow.protos.databricks_pb2 import INVALID_PARAMETER_VALUE
 
 # Limits of one request; whoever serves the model sets others in the server's environment.
 MAX_SENTENCES = ("LEAP_MAX_SENTENCES", 1024)
-MAX_CHARACTERS = ("LEAP_MAX_CHARACTERS", 20_000)
+MAX_CHARACTERS = ("LEAP_MAX_CHARACTERS", 20_000)  # of a sentence
+MAX_REQUEST_CHARACTERS = ("LEAP_MAX_REQUEST_CHARACTERS", 2_000_000)  # of all sentences
 
 
 class ServedLeap(mlflow.pyfunc.PythonModel):  # type: ignore[misc, name-defined]
@@ -26,6 +27,8 @@ class ServedLeap(mlflow.pyfunc.PythonModel):  # type: ignore[misc, name-defined]
         from leap.exits import LeapEncoder
         from leap.monitoring import Monitor
 
+        for limit in (MAX_SENTENCES, MAX_CHARACTERS, MAX_REQUEST_CHARACTERS):
+            limited(limit)  # a mistake shows when the server starts, not with the first request
         self.encoder = LeapEncoder(context.artifacts["checkpoint"])
         self.encoder.monitor = Monitor.from_environment(self.encoder)
 
@@ -54,7 +57,8 @@ class ServedLeap(mlflow.pyfunc.PythonModel):  # type: ignore[misc, name-defined]
         try:
             encoded = self.encoder.encode(sentences, **options)
         except (ValueError, UserError) as error:
-            raise _refused(str(error)) from None
+            # Where the model lies is none of the caller's business.
+            raise _refused(str(error).replace(f"{self.encoder.folder}/", "")) from None
         if not options.get("return_exit_layers"):
             return np.asarray(encoded, dtype=np.float32)
         vectors, layers = encoded
@@ -67,7 +71,7 @@ def checked(sentences: list[Any]) -> list[str]:
     Raises:
         MlflowException: they are not.
     """
-    most, longest = (int(os.environ.get(name, default)) for name, default in (MAX_SENTENCES, MAX_CHARACTERS))
+    most, longest, largest = map(limited, (MAX_SENTENCES, MAX_CHARACTERS, MAX_REQUEST_CHARACTERS))
     if len(sentences) > most:
         raise _refused(f"{len(sentences)} sentences in one request: at most {most} are taken")
     for number, sentence in enumerate(sentences, 1):
@@ -75,7 +79,25 @@ def checked(sentences: list[Any]) -> list[str]:
             raise _refused(f"sentence {number} is no text")
         if len(sentence) > longest:
             raise _refused(f"sentence {number} has {len(sentence)} characters: at most {longest} are taken")
+    total = sum(map(len, sentences))
+    if total > largest:
+        raise _refused(f"{total} characters in one request: at most {largest} are taken")
     return sentences
+
+
+def limited(limit: tuple[str, int]) -> int:
+    """The value of a limit: the environment's, else its default.
+
+    Raises:
+        UserError: the environment's is no whole number above 0.
+    """
+    from leap.errors import UserError
+
+    name, default = limit
+    text = os.environ.get(name, str(default))
+    if not (text.isascii() and text.isdigit() and int(text) > 0):
+        raise UserError(f"{name} is {text!r} in the environment: set a whole number above 0, or unset it")
+    return int(text)
 
 
 def _refused(message: str) -> MlflowException:

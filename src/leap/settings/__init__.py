@@ -159,7 +159,7 @@ def parse_settings(content: Any, origin: str) -> Settings:
     try:
         settings = Settings.model_validate(content)
     except (ValidationError, RecursionError) as error:
-        mistakes += _messages(error) if isinstance(error, ValidationError) else ["nested too deeply"]
+        mistakes += _messages(error, content) if isinstance(error, ValidationError) else ["nested too deeply"]
     if isinstance(content, dict):
         mistakes += contradictions(content)
         mistakes += _block_contradictions(content, {})
@@ -202,17 +202,16 @@ def _all_variants(content: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]
 
 def _resolved_mistakes(content: dict[str, Any], name: str, variant: dict[str, Any]) -> list[str]:
     found = _block_contradictions(content, variant)
+    resolved = {
+        "name": name,
+        "description": "",
+        "checkpoint": variant.get("checkpoint"),
+        **_resolved_blocks(content, variant),
+    }
     try:
-        VariantSettings.model_validate(
-            {
-                "name": name,
-                "description": "",
-                "checkpoint": variant.get("checkpoint"),
-                **_resolved_blocks(content, variant),
-            }
-        )
+        VariantSettings.model_validate(resolved)
     except ValidationError as error:
-        return _messages(error) + found
+        return _messages(error, resolved) + found
     return found
 
 
@@ -224,24 +223,39 @@ def _resolved_blocks(content: dict[str, Any], variant: dict[str, Any]) -> dict[s
     return {key: merge(content.get(key), variant.get(key) or {}) for key in BLOCKS}
 
 
-def _messages(error: ValidationError, prefix: str = "") -> list[str]:
+def _messages(error: ValidationError, content: Any) -> list[str]:
     lines = []
     for item in error.errors():
-        # Tags of a union's kind are pydantic's, not keys of the file.
-        tags = ("hub", "local", "package", "cold", "grow", "adaptive_layer")
-        parts = [
-            str(part)
-            for i, part in enumerate(item["loc"])
-            if not (i and (part in tags or item["loc"][i - 1 : i + 1] == ("loss", "leap")))
-        ]
+        parts = _key(item["loc"], content)
         message = item["msg"].removeprefix("Value error, ")
         if item["type"] == "extra_forbidden":
             message = "unknown key"
+        elif item["type"].startswith("union_tag"):
+            parts.append("kind")
         elif item["type"] != "missing" and not isinstance(item["input"], dict | Block):
             message += f" (found {item['input']!r})"
-        key = prefix + ".".join(parts)
-        lines.append(f"{key}: {message}" if parts else prefix + message)
+        lines.append(f"{'.'.join(parts)}: {message}" if parts else message)
     return lines
+
+
+def _key(place: tuple[int | str, ...], content: Any) -> list[str]:
+    """The key of a mistake as the file has it: pydantic's place also names the kind of a block, once."""
+    parts = []
+    named = None
+    for part in place:
+        if isinstance(content, dict) and content is not named and content.get("kind") == part:
+            named = content
+            continue
+        if part == "[key]":  # pydantic's word for a mistake in the key itself
+            continue
+        parts.append(str(part))
+        if isinstance(content, dict):
+            content = content.get(part)
+        elif isinstance(content, list) and isinstance(part, int) and part < len(content):
+            content = content[part]
+        else:
+            content = None
+    return parts
 
 
 def _listed(origin: str, mistakes: list[str]) -> str:

@@ -8,7 +8,8 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstra
 class Block(BaseModel):
     """A block of the settings."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+    # Strict: `yes` is no number and "3" no 3, for DVC would hand them on as they stand.
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, strict=True)
 
 
 # Names become folder names and parts of DVC stage names (`train@leap-1`), so they are plain words.

@@ -77,7 +77,7 @@ class LossSettings(Block):
     layer_weights: LayerWeights
     late_from: int = Field(ge=1)
     redundancy_clip: Annotated[float, Field(gt=0.0)]
-    ramp: tuple[Fraction, Fraction]
+    ramp: Annotated[tuple[Fraction, Fraction], Field(strict=False)]  # YAML has lists
     layer_map: Literal["uniform", "interpolate"]
 
     @field_validator("ramp")
