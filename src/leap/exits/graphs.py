@@ -11,7 +11,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import combinations
 from threading import Lock
 from typing import Any
 
@@ -315,12 +315,10 @@ class GraphEncoder:
 
 def warm_stretches(plan: Plan, levels: int) -> Iterator[tuple[int, int, int]]:
     """The stretches that a plan's batches need, as level, layer that is reached, and last layer."""
-    looks = [*plan.tests, plan.stop]
-    for last in looks:
-        yield 0, 0, last
+    looks = [0, *plan.tests, plan.stop]
     for level in range(levels):
-        for first, following in pairwise(looks):
-            for last in sorted({following, plan.stop}):
+        for first, last in combinations(looks, 2):
+            if first or not level:
                 yield level, first, last
 
 
