@@ -2,8 +2,8 @@
 
     python -m pytest -o addopts="" tests/gpu
 
-Half precision: a row may leave elsewhere than in the twin only where a cosine lies within the kind's tolerance
-of the threshold (random_encoders.KINDS); vectors that left at the same layer have at least its cosine.
+Half precision: a row may leave elsewhere than in the twin only where a cosine lies within the kind's
+tolerance of the threshold (random_encoders.KINDS); vectors that left together have at least its cosine.
 """
 
 import math

@@ -2,7 +2,6 @@
 
 import logging
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -98,7 +97,7 @@ def test_a_forced_path_that_cannot_work(folder: Path) -> None:
 
 
 @pytest.fixture
-def wrong_kernel(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def wrong_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
     """A kernel that turns the vectors round."""
     run = FusedEncoder.run
 
@@ -107,7 +106,6 @@ def wrong_kernel(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         return vectors.flip(0), exits
 
     monkeypatch.setattr(FusedEncoder, "run", turned)
-    yield
 
 
 @pytest.mark.usefixtures("wrong_kernel")

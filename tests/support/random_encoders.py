@@ -16,7 +16,7 @@ VOCABULARY = 1000
 # Of a cosine in half precision, path against path; and the least cosine of vectors that left together.
 KINDS = {"float16": (torch.float16, 2e-3, 0.9999), "bfloat16": (torch.bfloat16, 8e-3, 0.999)}
 # More rows near the threshold than this would make a comparison of exits empty.
-MOST_NEAR = 0.5
+MOST_NEAR = 0.85
 
 
 def random_encoder(layers: int, width: int, heads: int, device: str = "cuda") -> Encoder:
@@ -33,9 +33,12 @@ def random_encoder(layers: int, width: int, heads: int, device: str = "cuda") ->
 
 
 def batch_of(lengths: list[int], seed: int = 0, device: str = "cuda") -> Batch:
-    """Random rows of these lengths."""
+    """Random rows of these lengths, each of a few words only, so that their similarities are far apart."""
     numbers = random.Random(seed)
-    rows = [[numbers.randrange(VOCABULARY) for _ in range(length)] for length in sorted(lengths)]
+    rows = []
+    for length in sorted(lengths):
+        words = [numbers.randrange(VOCABULARY) for _ in range(numbers.randint(1, 4))]
+        rows.append([numbers.choice(words) for _ in range(length)])
     return pack(rows).to(torch.device(device))
 
 

@@ -2,11 +2,13 @@
 
 import random
 from collections.abc import Callable
+from contextlib import nullcontext
 
 import pytest
 import torch
 
 from leap.exits import graphs
+from leap.exits.buckets import Bucket
 from leap.exits.forward import exit_forward
 from leap.exits.graphs import GraphEncoder, warm_stretches
 from leap.exits.plan import Plan, plan_of
@@ -181,3 +183,110 @@ def test_warming_covers_what_a_schedule_can_ask_for() -> None:
 )
 def test_what_fits(rows: int, tokens: int, longest: int, fit: bool) -> None:
     assert graphs.fits(rows, tokens, longest) is fit
+
+
+class MadeEvent:
+    """An event of a stream that never waits; a layer takes half a millisecond."""
+
+    def __init__(self, enable_timing: bool = False) -> None:
+        self.recorded = False
+
+    def record(self, stream: object = None) -> None:
+        self.recorded = True
+
+    def query(self) -> bool:
+        return self.recorded
+
+    def elapsed_time(self, end: object) -> float:
+        return 3.0
+
+
+class MadeStream:
+    """A stream on which everything is done at once."""
+
+    def wait_event(self, event: object) -> None:
+        pass
+
+    def query(self) -> bool:
+        return True
+
+
+@pytest.fixture
+def as_on_card(encoder: Encoder, monkeypatch: pytest.MonkeyPatch) -> tuple[GraphEncoder, list[str]]:
+    """A GraphEncoder that captures: what it captures is kept and called again. And what it captured."""
+    found = GraphEncoder(encoder)
+    captured: list[str] = []
+
+    def capture(work: Callable[[], None], pool: object) -> Callable[[], None]:
+        captured.append("captured")
+        return work
+
+    monkeypatch.setattr(GraphEncoder, "_captured", staticmethod(capture))
+    monkeypatch.setattr(torch.cuda, "Event", MadeEvent)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda *_: MadeStream())
+    monkeypatch.setattr(torch.cuda, "device", lambda _: nullcontext())
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda *_: None)
+    monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: object())
+    found.on_card, found._free = True, MadeEvent()
+    return found, captured
+
+
+def test_the_second_time_captures_and_the_third_replays(
+    as_on_card: tuple[GraphEncoder, list[str]], encoder: Encoder
+) -> None:
+    found, captured = as_on_card
+    batch = batch_of([20] * 4)
+    plan = plan_of(Fixed(DEPTH), DEPTH)
+    assert plan is not None
+    wanted = exit_forward(encoder, batch, Fixed(DEPTH))[0]
+    counts = []
+    for _ in range(4):
+        torch.testing.assert_close(found.run(batch, plan)[0], wanted)
+        counts.append(len(captured))
+    assert counts == [0, 1, 1, 1]
+    (kept,) = found._kept.values()
+    assert kept.clock.layer(0) == 0.5
+
+
+def test_a_warmed_bucket_captures_nothing_more(
+    as_on_card: tuple[GraphEncoder, list[str]], encoder: Encoder
+) -> None:
+    found, captured = as_on_card
+    batch = batch_of([30] * 16)
+    rule = spread_rule(encoder, batch, 0.6, 2, 1)
+    plan = plan_of(rule, DEPTH)
+    assert plan is not None
+    found.warm(16, 30, plan)
+    warmed = len(captured)
+    assert warmed > 20
+    wanted = exit_forward(encoder, batch, rule)[1]
+    for always in (True, False, False, True):
+        found.always = always
+        exits = found.run(batch, plan)[1]
+        assert torch.equal(exits, wanted)
+        found.learn(plan, exits.tolist())
+    assert len(captured) == warmed
+
+
+def test_a_flag_that_never_comes_is_an_error(
+    as_on_card: tuple[GraphEncoder, list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found, _ = as_on_card
+    found.always = True
+    monkeypatch.setattr(Bucket, "told", lambda *_: None)
+    with pytest.raises(RuntimeError, match="exit test of layer 2 did not tell"):
+        found.run(batch_of([5, 6]), Plan((torch.inf, 0.5, *[torch.inf] * 4), 1, DEPTH))
+
+
+def test_graphs_of_a_bucket_are_bounded(
+    as_on_card: tuple[GraphEncoder, list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found, _ = as_on_card
+    monkeypatch.setattr(graphs, "GRAPHS", 3)
+    batch = batch_of([20] * 4)
+    for layer in (1, 2, 3, 4, 5, 6):
+        plan = plan_of(Fixed(layer), DEPTH)
+        assert plan is not None
+        assert found.run(batch, plan)[1].tolist() == [layer] * 4
+        (kept,) = found._kept.values()
+        assert len(kept.calls) <= 4

@@ -2,7 +2,7 @@
 
 import pytest
 
-from leap.exits.schedule import LOOK_MS, MOVE_MS, Clock, Schedule, Traffic
+from leap.exits.schedule import LOOK_MS, MOVE_MS, REMEMBERED, Clock, Schedule, Traffic
 
 LEVELS = [(32, 4096), (16, 2048), (4, 512)]
 
@@ -74,6 +74,21 @@ def test_what_follows_is_launched_first_where_an_end_is_unlikely() -> None:
     assert mixed.looks_behind(6, 0, 32, 0)
     # 0.9 for one row.
     assert not mixed.looks_behind(6, 0, 1, 0)
+
+
+def test_what_was_found_out_is_found_out_anew_after_some_batches() -> None:
+    traffic = traffic_of([7])
+    found = schedule(traffic, [0.05])
+    for _ in range(200):
+        traffic.note([12])
+    looks = []
+    for _ in range(REMEMBERED + 1):
+        found.begin()
+        looks.append(found.next_look(0, 32, 4096, 0))
+        for _ in range(200):
+            traffic.note([6])
+    # The first answer is the traffic's then; the traffic of the second batch on is heard of after some.
+    assert looks == [12] * REMEMBERED + [6]
 
 
 def test_rows_move_where_the_rest_is_worth_it() -> None:

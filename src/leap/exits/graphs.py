@@ -11,7 +11,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import combinations
 from threading import Lock
 from typing import Any
 
@@ -53,12 +53,14 @@ class Kept:
     """A bucket with its graphs, by what they compute, and the times that are being measured.
 
     calls: None for what ran once by plain calls: it is captured the next time.
+    schedules: of the plans that it was run with.
     """
 
     bucket: Bucket
     clock: Clock
     pool: Any
     calls: dict[Any, Call | None] = field(default_factory=dict)
+    schedules: dict[Plan, Schedule] = field(default_factory=dict)
     times: list[tuple[Any, Any, int, int]] = field(default_factory=list)
 
 
@@ -148,6 +150,7 @@ class GraphEncoder:
                 for source in range(target):
                     for _ in range(2):
                         self._move(kept, source, target)
+            kept.times.clear()  # of layers without rows
 
     def kept_tokens(self) -> int:
         """Tokens of all buffers that are held."""
@@ -200,14 +203,8 @@ class GraphEncoder:
             bucket.thresholds_of = plan.thresholds
 
     def _pass(self, kept: Kept, placed: Placed, plan: Plan) -> None:
-        schedule = Schedule(
-            plan.tests,
-            plan.stop,
-            [(level.shape.rows, level.shape.tokens) for level in kept.bucket.levels],
-            self._traffic_of(plan),
-            kept.clock,
-            self.always,
-        )
+        schedule = self._schedule(kept, plan)
+        schedule.begin()
         rows, tokens, level, known = placed.rows, placed.tokens, 0, 0
         at = self._stretch(kept, level, 0, schedule.next_look(0, rows, tokens, level), plan)
         while at < plan.stop:
@@ -226,6 +223,17 @@ class GraphEncoder:
             if not ahead:
                 at = self._stretch(kept, level, at, schedule.next_look(at, rows, tokens, level), plan)
 
+    def _schedule(self, kept: Kept, plan: Plan) -> Schedule:
+        traffic = self._traffic_of(plan)
+        schedule = kept.schedules.get(plan)
+        if schedule is None or schedule.traffic is not traffic:
+            levels = [(level.shape.rows, level.shape.tokens) for level in kept.bucket.levels]
+            if len(kept.schedules) >= PLANS:
+                kept.schedules.clear()
+            schedule = kept.schedules[plan] = Schedule(plan.tests, plan.stop, levels, traffic, kept.clock)
+        schedule.always = self.always
+        return schedule
+
     def _told(self, bucket: Bucket, layer: int) -> tuple[int, int]:
         looks = 0
         while (told := bucket.told(layer)) is None:
@@ -240,9 +248,17 @@ class GraphEncoder:
         key = (level, first, last, plan.tests, plan.patience, plan.stop)
         if first == 0:
             kept.bucket.runs += 1
-        replayed = self._call(kept, key, lambda: self._layers(kept.bucket, level, first, last, plan))
-        if replayed is not None and kept.clock.wants(level):
-            kept.times.append((*replayed, level, last - first))
+        replay = self._call(kept, key, lambda: self._layers(kept.bucket, level, first, last, plan))
+        if replay is None:
+            return last
+        if not kept.clock.wants(level):
+            replay()
+            return last
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+        start.record()
+        replay()
+        end.record()
+        kept.times.append((start, end, level, last - first))
         return last
 
     def _layers(self, bucket: Bucket, number: int, first: int, last: int, plan: Plan) -> None:
@@ -266,30 +282,25 @@ class GraphEncoder:
 
     def _move(self, kept: Kept, source: int, target: int) -> None:
         levels = kept.bucket.levels
-        self._call(kept, (source, target), lambda: move_step(levels[source], levels[target]))
+        replay = self._call(kept, (source, target), lambda: move_step(levels[source], levels[target]))
+        if replay is not None:
+            replay()
 
-    def _call(self, kept: Kept, key: Any, work: Call) -> tuple[Any, Any] | None:
-        """Runs some work: by plain calls the first time, captured and replayed from the second on.
+    def _call(self, kept: Kept, key: Any, work: Call) -> Call | None:
+        """Does some work by plain calls the first time; the second time captures it.
 
         So the first time compiles and allocates, and what comes once costs no capture.
 
         Returns:
-            CUDA events before and after a replay.
+            What is still to be called; None where the work is done.
         """
-        if not self.on_card:
-            work()
-            return None
-        if key not in kept.calls:
+        if not self.on_card or key not in kept.calls:
             work()
             kept.calls[key] = None
             return None
-        call = kept.calls[key] or self._captured(work, kept.pool)
-        kept.calls[key] = call
-        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
-        start.record()
-        call()
-        end.record()
-        return start, end
+        replay = kept.calls[key] or self._captured(work, kept.pool)
+        kept.calls[key] = replay
+        return replay
 
     @staticmethod
     def _captured(work: Call, pool: Any) -> Call:
@@ -315,12 +326,10 @@ class GraphEncoder:
 
 def warm_stretches(plan: Plan, levels: int) -> Iterator[tuple[int, int, int]]:
     """The stretches that a plan's batches need, as level, layer that is reached, and last layer."""
-    looks = [*plan.tests, plan.stop]
-    for last in looks:
-        yield 0, 0, last
+    looks = [0, *plan.tests, plan.stop]
     for level in range(levels):
-        for first, following in pairwise(looks):
-            for last in sorted({following, plan.stop}):
+        for first, last in combinations(looks, 2):
+            if first or not level:
                 yield level, first, last
 
 

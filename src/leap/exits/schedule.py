@@ -10,11 +10,13 @@ from dataclasses import dataclass, field
 # Of a batch's exits, the share that older batches lose.
 FORGETTING = 0.05
 # Milliseconds from the end of a stretch to the start of the next one when the host looks in between, and of
-# moving rows to a smaller level. Measured on an H200 (docs/log.md): 10 to 20 microseconds.
+# moving rows to a smaller level: guesses from a prototype on an H200 (docs/log.md).
 LOOK_MS = 0.012
 MOVE_MS = 0.015
 # Before anything is measured.
 LAYER_MS = 0.05
+# Batches after which what was found out is found out anew: the host has some microseconds a layer, no more.
+REMEMBERED = 16
 
 
 class Traffic:
@@ -75,7 +77,15 @@ class Schedule:
     levels: Sequence[tuple[int, int]]
     traffic: Traffic
     clock: Clock
-    always: bool = field(default=False)
+    always: bool = False
+    _batches: int = 0
+    _answers: dict[tuple[int, ...], int] = field(default_factory=dict)
+
+    def begin(self) -> None:
+        """A batch begins: now and then traffic and clock are asked anew."""
+        if self.always or self._batches % REMEMBERED == 0:
+            self._answers.clear()
+        self._batches += 1
 
     def next_look(self, at: int, rows: int, tokens: int, level: int) -> int:
         """The next tested layer where looking is likely to pay; `stop` if none is.
@@ -85,10 +95,10 @@ class Schedule:
             rows, tokens: that are there.
             level: where they lie.
         """
-        for layer in self.tests:
-            if layer > at and (self.always or self._gain(layer, at, rows, tokens, level) > LOOK_MS):
-                return layer
-        return self.stop
+        question = (at, rows, tokens, level)
+        if question not in self._answers:
+            self._answers[question] = self._next_look(*question)
+        return self._answers[question]
 
     def looks_behind(self, layer: int, at: int, rows: int, level: int) -> bool:
         """Whether to launch what follows a look at `layer` before it is answered.
@@ -109,6 +119,12 @@ class Schedule:
         best = min(times, key=lambda number: times[number], default=level)
         stay = (self.stop - at) * self.clock.layer(level)
         return best if best in times and (self.always or times[best] < stay) else level
+
+    def _next_look(self, at: int, rows: int, tokens: int, level: int) -> int:
+        for layer in self.tests:
+            if layer > at and (self.always or self._gain(layer, at, rows, tokens, level) > LOOK_MS):
+                return layer
+        return self.stop
 
     def _all_gone(self, layer: int, at: int, rows: int) -> float:
         return float((1 - self.traffic.staying(layer, at)) ** rows)
