@@ -10,7 +10,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from leap.data.corpus import read_sentences
+from leap.data.corpus import SentenceFile
 from leap.model.encoder import EncoderConfig
 from leap.model.locate import locate
 from leap.objective.layer_map import needed_teacher_layers
@@ -27,7 +27,7 @@ def main(settings: Settings, _: argparse.Namespace) -> dict[str, Any]:
     layers = {depth}.union(
         *(needed_teacher_layers(variant.student.layers, depth, variant.loss) for variant in trained)
     )
-    folder, sentences = Path("data/teacher"), read_sentences(Path("data/sentences.parquet"))
+    folder, sentences = Path("data/teacher"), SentenceFile(Path("data/sentences.parquet"))
     longest = max((variant.train.max_length for variant in trained), default=settings.train.max_length)
     width = EncoderConfig.load(teacher.folder).width
     if run_online(settings.train.teacher, len(sentences), len(layers), width):

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from leap.calibration.held_out import calibrate_student, check_held_out
-from leap.data.corpus import read_sentences
+from leap.data.corpus import SentenceFile, read_sentences
 from leap.exits.encoder import resolve_device
 from leap.settings import Settings, VariantSettings
 from leap.stage import run
@@ -54,7 +54,7 @@ def main(settings: Settings, arguments: argparse.Namespace) -> dict[str, Any]:
 def _train(
     settings: Settings, variant: VariantSettings, seed: int, folder: Path, record: Path, ranks: Ranks
 ) -> dict[str, Any]:
-    sentences = read_sentences(Path("data/sentences.parquet"))
+    sentences = SentenceFile(Path("data/sentences.parquet"))
     given = (variant, settings.teacher, seed, sentences, Path("data/teacher"), folder, record)
     if not ranks.first:
         return train_student(*given, lambda *_: None, ranks)

@@ -6,12 +6,13 @@ Writes data/validation.json and the Data Docs, reports/data_docs/index.html, als
 """
 
 import argparse
+import tempfile
 from pathlib import Path
 from typing import Any
 
 from leap.data.evaluation_texts import evaluation_texts
 from leap.data.sentences import evaluation_prints
-from leap.data.validation import derived, read_sentences, validate
+from leap.data.validation import validate, write_table
 from leap.errors import UserError
 from leap.files import write_sealed
 from leap.model.locate import locate
@@ -26,16 +27,24 @@ def check(settings: Settings, _: argparse.Namespace) -> dict[str, Any]:
     data, rules = settings.data, settings.validation
     texts = evaluation_texts(DATA / "similarity", DATA / "retrieval", settings.similarity, settings.retrieval)
     tokenizer = locate(settings.teacher).folder / "tokenizer.json"
-    sentences = read_sentences(DATA / "sentences.parquet")
-    results = validate(
-        derived(sentences, evaluation_prints(texts), tokenizer, settings.train.max_length),
-        min_rows=rules.min_rows,
-        characters=(data.min_characters + 1, data.longest_text),
-        min_english=rules.min_english,
-        max_truncated=rules.max_truncated,
-        sources=list(data.sources),
-        docs=DOCS,
-    )
+    with tempfile.TemporaryDirectory(dir=DATA, prefix=".validate.") as folder:
+        table = Path(folder) / "sentences.db"
+        rows = write_table(
+            DATA / "sentences.parquet",
+            table,
+            evaluation_prints(texts),
+            tokenizer,
+            settings.train.max_length,
+        )
+        results = validate(
+            table,
+            min_rows=rules.min_rows,
+            characters=(data.min_characters + 1, data.longest_text),
+            min_english=rules.min_english,
+            max_truncated=rules.max_truncated,
+            sources=list(data.sources),
+            docs=DOCS,
+        )
     failed = [result for result in results if not result["passed"]]
     write_sealed(DATA / "validation.json", {"passed": not failed, "expectations": results})
     if failed:
@@ -46,7 +55,7 @@ def check(settings: Settings, _: argparse.Namespace) -> dict[str, Any]:
             + f"\n{DOCS}/index.html "
             "shows them; mend data.sources, or the bounds of the block `validation` in params.yaml"
         )
-    return {"stage": "validate", "rows": len(sentences), "expectations": len(results)}
+    return {"stage": "validate", "rows": rows, "expectations": len(results)}
 
 
 def _told(result: dict[str, Any]) -> str:

@@ -5,7 +5,9 @@ A damaged file of a cache may also be made anew; what is read is then right too.
 
 import json
 import shutil
+import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +22,10 @@ from leap.calibration.risk import Demand
 from leap.calibration.run import calibrate
 from leap.data.beir import read_collection
 from leap.data.collections import write_collection
-from leap.data.corpus import read_sentences
+from leap.data.corpus import SentenceFile, read_sentences
 from leap.data.pairs import read_pairs, write_pairs
 from leap.data.sentences import write_sample
-from leap.data.validation import read_sentences as read_frame
+from leap.data.validation import write_table
 from leap.errors import UserError
 from leap.evaluation.cache import VectorCache
 from leap.evaluation.encode import layer_vectors
@@ -296,7 +298,17 @@ def test_what_extract_wrote(tmp_path: Path) -> None:
     assert survives(tmp_path / "p.parquet", pairs, times=60) > 0
     path = tmp_path / "sentences.parquet"
     assert survives(path, lambda: read_sentences(path), times=60) > 0
-    survives(path, lambda: read_frame(path)[["sentence", "source"]].to_numpy().tolist(), times=60)
+    assert survives(path, lambda: list(SentenceFile(path)), times=60) > 0
+    tokenizer = write_folder(tmp_path / "model") / "tokenizer.json"
+
+    def table() -> list[tuple[str, str]]:
+        target = tmp_path / "table.db"
+        target.unlink(missing_ok=True)
+        write_table(path, target, set(), tokenizer, 32)
+        with closing(sqlite3.connect(target)) as database:
+            return database.execute("select sentence, source from sentences").fetchall()
+
+    assert survives(path, table, times=60) > 0
 
 
 def test_a_collection(tmp_path: Path) -> None:

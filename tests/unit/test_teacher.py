@@ -43,6 +43,32 @@ def test_rows_are_the_pooled_layers_in_the_sentences_order(
         torch.testing.assert_close(found[:, place], pooled[[0, 2, 5], 0], atol=2e-3, rtol=2e-3)
 
 
+def test_a_shard_is_written_and_given_back_piece_by_piece(
+    tmp_path: Path, located: Located, sentences: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    together = []
+    pooled = cache._pooled
+    monkeypatch.setattr(cache, "ROWS_TOGETHER", 25)
+    monkeypatch.setattr(cache, "ROWS_MAPPED", 2)
+    monkeypatch.setattr(
+        cache,
+        "_pooled",
+        lambda model, ids, layers: (together.append(len(ids)), pooled(model, ids, layers))[1],
+    )
+    manifest = build_cache(tmp_path / "pieces", located, sentences, [2, 5], 32, "cpu")
+    assert together == [25, 25, 10]
+    assert [shard["rows"] for shard in manifest["shards"]] == [60]
+    monkeypatch.undo()
+    build_cache(tmp_path / "whole", located, sentences, [2, 5], 32, "cpu")
+    monkeypatch.setattr(cache, "ROWS_MAPPED", 2)
+    pieces = opened_from(tmp_path / "pieces", located, sentences)
+    whole = opened_from(tmp_path / "whole", located, sentences)
+    for wanted in ([24, 25, 59], [0, 26], [59, 1, 24]):
+        rows = np.array(wanted)
+        one, other = (teacher.vectors(teacher.inputs(rows, fixed=False)) for teacher in (pieces, whole))
+        torch.testing.assert_close(one, other, atol=1e-3, rtol=1e-3)
+
+
 @pytest.mark.usefixtures("small_shards")
 def test_an_interrupted_cache_goes_on_at_the_first_missing_shard(
     tmp_path: Path, located: Located, sentences: list[str], monkeypatch: pytest.MonkeyPatch

@@ -263,3 +263,10 @@ def test_a_packed_batch_has_a_fixed_size_and_says_where_its_rows_lie(
         assert batch.ids[start:stop].tolist() == alone.ids.tolist()
         assert batch.positions[start:stop].tolist() == alone.positions.tolist()
     assert text.largest([rows, np.arange(60)]) == -(-int(text.lengths.sum()) // 128) * 128
+
+
+def test_tokens_are_counted_over_all_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    ids = np.random.default_rng(0).integers(0, 9, 100).astype(np.int32)
+    text = TokenizedText(ids, np.array([40, 60]))
+    monkeypatch.setattr("leap.training.tokens.COUNTED_TOGETHER", 33)
+    assert text.counts(12).tolist() == np.bincount(ids, minlength=12).tolist()

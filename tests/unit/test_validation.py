@@ -9,7 +9,7 @@ import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 from leap.data.sentences import evaluation_prints
-from leap.data.validation import derived, read_sentences, validate
+from leap.data.validation import validate, write_table
 from leap.errors import UserError
 
 GOOD = [f"The sentence {word} is one of the good ones." for word in "abcdefghijklmnopqrst"]
@@ -33,8 +33,13 @@ def frame(sentences: list[str], source: str = "web") -> pd.DataFrame:
 
 def run(data: pd.DataFrame, tokenizer: Path, docs: Path, max_truncated: float = 0.0) -> list[dict[str, Any]]:
     evaluation = evaluation_prints(["A text that is evaluated is not trained on."])
+    folder = docs.parent
+    folder.mkdir(exist_ok=True)
+    data.to_parquet(folder / "sentences.parquet")
+    rows = write_table(folder / "sentences.parquet", folder / "table.db", evaluation, tokenizer, 10)
+    assert rows == len(data)
     return validate(
-        derived(data, evaluation, tokenizer, 10),
+        folder / "table.db",
         min_rows=20,
         characters=(21, 60),
         min_english=0.95,
@@ -112,9 +117,11 @@ def test_nulls_fail(tmp_path: Path, tokenizer: Path) -> None:
     )
 
 
-def test_reading_says_what_is_missing_or_damaged(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="is missing: `dvc repro extract` writes it"):
-        read_sentences(tmp_path / "none.parquet")
+def test_reading_says_what_is_missing_or_damaged(tmp_path: Path, tokenizer: Path) -> None:
     (tmp_path / "bad.parquet").write_bytes(b"no parquet")
-    with pytest.raises(UserError, match="not a readable parquet file"):
-        read_sentences(tmp_path / "bad.parquet")
+    for name, message in (
+        ("none", "is missing: `dvc repro extract`"),
+        ("bad", "not a readable parquet file"),
+    ):
+        with pytest.raises(UserError, match=message):
+            write_table(tmp_path / f"{name}.parquet", tmp_path / f"{name}.db", set(), tokenizer, 10)

@@ -1,44 +1,75 @@
 """The parquet files that `extract` writes, read back with the checksum of every page."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from leap.errors import UserError
 
 
-def read_columns(path: Path, types: Mapping[str, str]) -> dict[str, Any]:
-    """Some columns of a file that `extract` wrote.
+class ExtractedFile:
+    """Some columns of a file that `extract` wrote, to be read whole or a row group at a time.
 
-    Args:
-        path: the parquet file.
-        types: Arrow's name of the type by column.
-
-    Returns:
-        By column a pyarrow ChunkedArray.
-
-    Raises:
-        UserError: the file is missing, damaged or another.
+    rows: how many each row group has.
     """
-    import pyarrow as pa
-    import pyarrow.parquet as pq
 
-    if not path.is_file():
-        raise UserError(f"{path} is missing: `dvc repro extract` writes it")
-    try:
-        # read_table would import pandas
-        table = pq.ParquetFile(path, page_checksum_verification=True).read(columns=list(types))
-        table.validate(full=True)
-    except (pa.ArrowException, OSError, ValueError, MemoryError) as error:
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise UserError(
-            f"{path} is not a readable parquet file ({reason}): delete it, and `dvc repro extract` writes it "
-            "anew"
-        ) from None
-    found = {field.name: str(field.type) for field in table.schema}
-    if found != dict(types):
-        raise UserError(
-            f"{path} has the columns {found}, expected {dict(types)}: delete it, and `dvc repro extract` "
-            "writes it anew"
-        )
-    return {name: table.column(name) for name in types}
+    def __init__(self, path: Path, types: Mapping[str, str]) -> None:
+        """Opens the file.
+
+        Args:
+            path: the parquet file.
+            types: Arrow's name of the type by column.
+
+        Raises:
+            UserError: the file is missing, damaged or another.
+        """
+        import pyarrow.parquet as pq
+
+        if not path.is_file():
+            raise UserError(f"{path} is missing: `dvc repro extract` writes it")
+        self._path, self._columns = path, list(types)
+        with self._checked():
+            self._file = pq.ParquetFile(path, page_checksum_verification=True)
+            metadata = self._file.metadata
+            self.rows = [metadata.row_group(i).num_rows for i in range(metadata.num_row_groups)]
+            schema = self._file.schema_arrow
+        found = {name: str(schema.field(name).type) for name in types if name in schema.names}
+        if found != dict(types):
+            raise UserError(
+                f"{path} has the columns {found}, expected {dict(types)}: delete it, and `dvc repro extract` "
+                "writes it anew"
+            )
+
+    def read(self, group: int | None = None) -> dict[str, Any]:
+        """By column a pyarrow ChunkedArray, of one row group or of all.
+
+        Raises:
+            UserError: the file is damaged.
+        """
+        with self._checked():
+            # read_table would import pandas
+            if group is None:
+                table = self._file.read(columns=self._columns)
+            else:
+                table = self._file.read_row_group(group, columns=self._columns)
+            table.validate(full=True)
+        return {name: table.column(name) for name in self._columns}
+
+    @contextmanager
+    def _checked(self) -> Iterator[None]:
+        import pyarrow as pa
+
+        try:
+            yield
+        except (pa.ArrowException, OSError, ValueError, MemoryError) as error:
+            reason = (str(error).splitlines() or [type(error).__name__])[0]
+            raise UserError(
+                f"{self._path} is not a readable parquet file ({reason}): delete it, and `dvc repro extract` "
+                "writes it anew"
+            ) from None
+
+
+def read_columns(path: Path, types: Mapping[str, str]) -> dict[str, Any]:
+    """Some columns of a file that `extract` wrote; arguments, result and errors as of `ExtractedFile`."""
+    return ExtractedFile(path, types).read()

@@ -1,86 +1,124 @@
 """What Great Expectations demands of the extracted sentences, its verdict, and its Data Docs.
 
-Rules that Great Expectations has no words for are columns of their own that are derived from the sentence.
+The sentences are judged as a table of SQLite, by queries: memory stays the same however many there are. Rules
+that Great Expectations has no words for are columns of their own that are derived from the sentence.
 """
 
 import logging
 import os
 import re
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from leap.data.sentences import fingerprint
 from leap.errors import UserError
 from leap.files import whole_folder
 
-if TYPE_CHECKING:
-    import pandas as pd
-
 COLUMNS = ["sentence", "source"]
+DERIVED = {"letters": "REAL", "leaked": "INTEGER", "truncated": "INTEGER"}
 ENGLISH_LETTERS = 0.6
+TABLE = "sentences"
 
+_BATCH = 10_000
 _LETTERS = re.compile("[A-Za-z]")
 
+Batch = dict[str, list[Any]]
 
-def read_sentences(path: Path) -> "pd.DataFrame":
-    """The extracted sentences.
+
+def write_table(sentences: Path, target: Path, evaluation: set[int], tokenizer: Path, max_length: int) -> int:
+    """Writes the table of the sentences, with the columns that the expectations are about besides.
+
+    `letters`: the share of ASCII letters among a sentence's characters without spaces; `leaked`: 1 for an
+    evaluation text; `truncated`: 1 for more than `max_length` tokens, special ones included. They are left
+    out where the file has no column `sentence` of text.
+
+    Args:
+        sentences: data/sentences.parquet.
+        target: the SQLite file.
+        evaluation: fingerprints of the evaluation texts.
+        tokenizer: the teacher's tokenizer.json.
+        max_length: tokens, train.max_length.
+
+    Returns:
+        The rows.
 
     Raises:
         UserError: the file is missing or damaged.
     """
-    import pandas as pd
-    import pyarrow as pa
-
-    try:
-        return pd.read_parquet(path, page_checksum_verification=True)
-    except FileNotFoundError:
-        raise UserError(f"{path} is missing: `dvc repro extract` writes it") from None
-    except (pa.ArrowException, OSError, ValueError) as error:
-        raise UserError(f"{path} is not a readable parquet file ({error}): run `dvc repro extract`") from None
-
-
-def derived(frame: "pd.DataFrame", evaluation: set[int], tokenizer: Path, max_length: int) -> "pd.DataFrame":
-    """The frame with the columns that the expectations are about.
-
-    `letters`: the share of ASCII letters among a sentence's characters without spaces; `leaked`: whether it
-    is an evaluation text; `truncated`: whether it has more than `max_length` tokens, special ones included.
-    A frame without the column `sentence` comes back as it is.
-
-    Args:
-        frame: the extracted sentences.
-        evaluation: fingerprints of the evaluation texts.
-        tokenizer: the teacher's tokenizer.json.
-        max_length: tokens, train.max_length.
-    """
-    if "sentence" not in frame or not all(isinstance(text, str) for text in frame["sentence"]):
-        return frame
-    texts = frame["sentence"].tolist()
-    return frame.assign(
-        letters=[_letters(text) for text in texts],
-        leaked=[fingerprint(text) in evaluation for text in texts],
-        truncated=_longer(texts, tokenizer, max_length),
-    )
+    longer = _Longer(tokenizer, max_length)
+    rows = 0
+    with closing(sqlite3.connect(target)) as database:
+        database.execute("pragma journal_mode = off")  # a file that nobody needs after a crash
+        for types, batch in _batches(sentences):
+            if types.get("sentence") == "TEXT":
+                texts = ["" if text is None else text for text in batch["sentence"]]
+                types = types | DERIVED
+                batch["letters"] = [_letters(text) for text in texts]
+                batch["leaked"] = [int(fingerprint(text) in evaluation) for text in texts]
+                batch["truncated"] = longer(texts)
+            if rows == 0:
+                columns = ", ".join(f"{_quoted(name)} {_quoted(kind)}" for name, kind in types.items())
+                database.execute(f"create table {TABLE} ({columns})")
+                places = ", ".join("?" * len(types))
+            database.executemany(
+                f"insert into {TABLE} values ({places})", zip(*(batch[name] for name in types), strict=True)
+            )
+            rows += len(batch["source"]) if "source" in batch else len(next(iter(batch.values()), []))
+        database.commit()
+    return rows
 
 
 def _letters(text: str) -> float:
     return len(_LETTERS.findall(text)) / max(1, len(text) - text.count(" "))
 
 
-def _longer(texts: list[str], tokenizer: Path, max_length: int) -> list[bool]:
-    from leap.model.tokenizer import read_tokenizer
+class _Longer:
+    """Whether texts have more tokens than the training reads."""
 
-    loaded = read_tokenizer(tokenizer)
-    loaded.no_truncation()
-    loaded.no_padding()
-    return [
-        len(encoded) > max_length
-        for start in range(0, len(texts), 10_000)
-        for encoded in loaded.encode_batch_fast(texts[start : start + 10_000])
-    ]
+    def __init__(self, tokenizer: Path, max_length: int) -> None:
+        from leap.model.tokenizer import read_tokenizer
+
+        self._tokenizer, self._max_length = read_tokenizer(tokenizer), max_length
+        self._tokenizer.no_truncation()
+        self._tokenizer.no_padding()
+
+    def __call__(self, texts: list[str]) -> list[int]:
+        return [int(len(found) > self._max_length) for found in self._tokenizer.encode_batch_fast(texts)]
+
+
+def _batches(path: Path) -> Iterator[tuple[dict[str, str], Batch]]:
+    """SQLite's type by column, and the next rows; an empty file has one batch without rows."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        with pq.ParquetFile(path, page_checksum_verification=True) as file:
+            types = {field.name: _sqlite_type(field.type) for field in file.schema_arrow}
+            if file.metadata.num_rows == 0:
+                yield types, {name: [] for name in types}
+            for batch in file.iter_batches(_BATCH):
+                yield types, batch.to_pydict()
+    except FileNotFoundError:
+        raise UserError(f"{path} is missing: `dvc repro extract` writes it") from None
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise UserError(f"{path} is not a readable parquet file ({error}): run `dvc repro extract`") from None
+
+
+def _sqlite_type(kind: Any) -> str:
+    import pyarrow as pa
+
+    return "TEXT" if pa.types.is_string(kind) or pa.types.is_large_string(kind) else str(kind).upper()
+
+
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
 
 
 def validate(
-    frame: "pd.DataFrame",
+    table: Path,
     *,
     min_rows: int,
     characters: tuple[int, int],
@@ -92,7 +130,7 @@ def validate(
     """Runs the expectations and builds their Data Docs, whose first page is `docs/index.html`.
 
     Args:
-        frame: from `derived`.
+        table: the SQLite file that `write_table` wrote; a relative path keeps this machine's out of the page.
         min_rows: the least rows.
         characters: the shortest and the longest sentence, in characters.
         min_english: share of rows of which at least 60 % of the characters are ASCII letters.
@@ -108,9 +146,9 @@ def validate(
     with whole_folder(docs) as beside:
         context = gx.get_context(mode="ephemeral", project_config=_project(beside))
         batch = (
-            context.data_sources.add_pandas("data")
-            .add_dataframe_asset("sentences.parquet")
-            .add_batch_definition_whole_dataframe("whole")
+            context.data_sources.add_sqlite("data", connection_string=f"sqlite:///{table}")
+            .add_table_asset("sentences.parquet", table_name=TABLE)
+            .add_batch_definition_whole_table("whole")
         )
         suite = context.suites.add(gx.ExpectationSuite("sentences", expectations=rules))
         definition = context.validation_definitions.add(
@@ -124,7 +162,7 @@ def validate(
                 result_format={"result_format": "SUMMARY", "partial_unexpected_count": 5},
             )
         )
-        results = checkpoint.run(batch_parameters={"dataframe": frame})
+        results = checkpoint.run()
     return [_entry(item) for result in results.run_results.values() for item in result.results]
 
 
@@ -174,16 +212,16 @@ def _expectations(
     # The row count first: an empty table passes every rule about a column.
     return [
         gxe.ExpectTableRowCountToBeBetween(min_value=min_rows),
-        gxe.ExpectTableColumnsToMatchOrderedList(column_list=[*COLUMNS, "letters", "leaked", "truncated"]),
-        *(gxe.ExpectColumnValuesToBeOfType(column=column, type_="str") for column in COLUMNS),
+        gxe.ExpectTableColumnsToMatchOrderedList(column_list=[*COLUMNS, *DERIVED]),
+        *(gxe.ExpectColumnValuesToBeOfType(column=column, type_="TEXT") for column in COLUMNS),
         *(gxe.ExpectColumnValuesToNotBeNull(column=column) for column in COLUMNS),
         gxe.ExpectColumnValueLengthsToBeBetween(
             column="sentence", min_value=characters[0], max_value=characters[1]
         ),
         gxe.ExpectColumnValuesToBeUnique(column="sentence"),
         gxe.ExpectColumnValuesToBeBetween(column="letters", min_value=ENGLISH_LETTERS, mostly=min_english),
-        gxe.ExpectColumnValuesToBeInSet(column="leaked", value_set=[False]),
-        gxe.ExpectColumnValuesToBeInSet(column="truncated", value_set=[False], mostly=1 - max_truncated),
+        gxe.ExpectColumnValuesToBeInSet(column="leaked", value_set=[0]),
+        gxe.ExpectColumnValuesToBeInSet(column="truncated", value_set=[0], mostly=1 - max_truncated),
         gxe.ExpectColumnValuesToBeInSet(column="source", value_set=sources),
     ]
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from leap.data.corpus import read_sentences
+from leap.data.corpus import SentenceFile
 from leap.files import sha256_of_json, whole_folder
 from leap.model.encoder import EncoderConfig
 from leap.model.locate import locate
@@ -52,7 +52,7 @@ def students(settings: Settings, study: str) -> list[Student]:
             if variant.checkpoint is not None:
                 take_over(variant, student.folder, student.record)
             else:
-                sentences = read_sentences(Path("data/sentences.parquet"))[: block.sentences]
+                sentences = SentenceFile(Path("data/sentences.parquet"))[: block.sentences]
                 _train(student, own.teacher or settings.teacher, sentences)
             found.append(student)
     return found

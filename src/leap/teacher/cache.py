@@ -2,7 +2,9 @@
 
 import json
 import logging
+import mmap
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +37,10 @@ Halves = np.ndarray[Any, np.dtype[np.float16]]
 SHARD_BYTES = 2**30
 SHARD_ROWS = 1024
 BATCH_TOKENS = 2048
+# Sentences that are tokenized and computed before their vectors are written.
+ROWS_TOGETHER = 2**16
+# Rows read from the mapped shards before their pages are given back: the system may map 64 KB around each.
+ROWS_MAPPED = 2**14
 
 
 def build_cache(
@@ -71,10 +77,12 @@ def build_cache(
     shards = []
     with bar(total=len(sentences), unit="sentence", desc="teacher") as progress:
         for number, start in enumerate(starts):
-            part = sentences[start : start + rows]
+            part = range(start, min(start + rows, len(sentences)))
             path = folder / f"shard-{number:05d}.bin"
             if not _is_whole(path):
-                _write_shard(path, _pooled(encoder, tokenizer(part), layers), start)
+                cuts = [*part[::ROWS_TOGETHER], part.stop]
+                pieces = (sentences[first:last] for first, last in pairwise(cuts))
+                _write_shard(path, (_pooled(encoder, tokenizer(piece), layers) for piece in pieces), start)
             shard = read_json(path.with_suffix(".json"), "dvc repro cache_teacher")
             shards.append({key: shard[key] for key in ("file", "rows", "sha256")})
             progress.update(len(part))
@@ -102,7 +110,10 @@ class TeacherCache:
         self.layers: list[int] = manifest["layers"]
         self.width: int = manifest["width"]
         self._starts = np.cumsum([0, *(shard["rows"] for shard in manifest["shards"])])
-        self._shards = [self._open(folder, shard) for shard in manifest["shards"]]
+        self._maps = [self._open(folder, shard) for shard in manifest["shards"]]
+        shape = (-1, len(self.layers), self.width)
+        self._shards = [np.frombuffer(pages, np.float16).reshape(shape) for pages in self._maps]
+        self._mapped = 0
 
     def reserve(self, batches: Iterable[Rows]) -> None:
         """As `Teacher.reserve`: a cache's rows are all of one size."""
@@ -125,16 +136,29 @@ class TeacherCache:
         for number in np.unique(shard_of):
             chosen = shard_of == number
             out[chosen] = self._shards[number][indices[chosen] - self._starts[number]]
+        self._give_back(len(indices))
         return out
 
-    def _open(self, folder: Path, shard: dict[str, Any]) -> "np.memmap[Any, np.dtype[np.float16]]":
+    def _give_back(self, rows: int) -> None:
+        """Unmaps what was read, now and then, so that memory does not fill with the whole cache.
+
+        The pages stay in the system's own cache: reading them again costs no disk.
+        """
+        self._mapped += rows
+        if self._mapped >= ROWS_MAPPED and hasattr(mmap, "MADV_DONTNEED"):
+            self._mapped = 0
+            for pages in self._maps:
+                pages.madvise(mmap.MADV_DONTNEED)
+
+    def _open(self, folder: Path, shard: dict[str, Any]) -> mmap.mmap:
         path = folder / shard["file"]
         if not path.exists() or sha256_of(path) != shard["sha256"]:
             raise UserError(
                 f"{path} is missing or does not match the manifest's sha256: "
                 "delete the folder and run `dvc repro cache_teacher`"
             )
-        return np.memmap(path, np.float16, "r", shape=(shard["rows"], len(self.layers), self.width))
+        with path.open("rb") as file:
+            return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
 
 
 def identity_of(
@@ -222,15 +246,20 @@ def _is_whole(path: Path) -> bool:
     return shard is not None and _holds(path.parent, shard)
 
 
-def _write_shard(path: Path, rows: "np.ndarray[Any, np.dtype[np.float16]]", start: int) -> None:
-    finite = np.isfinite(rows).all(axis=(1, 2))
-    if not finite.all():
-        row = start + int(np.argmin(finite))
-        raise UserError(f"the teacher's vector of sentence {row} of data/sentences.parquet is not finite")
-    with whole_file(path) as beside:
-        # Not ndarray.tofile, whose error on a full disk does not say that it is one.
-        beside.write_bytes(np.ascontiguousarray(rows).data)
-    write_sealed(path.with_suffix(".json"), {"file": path.name, "rows": len(rows), "sha256": sha256_of(path)})
+def _write_shard(path: Path, pieces: Iterable[Halves], start: int) -> None:
+    rows = 0
+    with whole_file(path) as beside, beside.open("wb") as file:
+        for piece in pieces:
+            finite = np.isfinite(piece).all(axis=(1, 2))
+            if not finite.all():
+                row = start + rows + int(np.argmin(finite))
+                raise UserError(
+                    f"the teacher's vector of sentence {row} of data/sentences.parquet is not finite"
+                )
+            # Not ndarray.tofile, whose error on a full disk does not say that it is one.
+            file.write(np.ascontiguousarray(piece).data)
+            rows += len(piece)
+    write_sealed(path.with_suffix(".json"), {"file": path.name, "rows": rows, "sha256": sha256_of(path)})
 
 
 @torch.inference_mode()

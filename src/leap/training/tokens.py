@@ -20,6 +20,7 @@ Rows = np.ndarray[Any, np.dtype[np.int64]]
 Ids = np.ndarray[Any, np.dtype[np.int32]]
 
 TOKENIZED_TOGETHER = 4096
+COUNTED_TOGETHER = 2**24
 # Batches are cut from this many at a time after sorting by length: alike lengths, still shuffled text.
 POOLED_BATCHES = 50
 
@@ -69,7 +70,10 @@ class TokenizedText:
 
     def counts(self, vocabulary: int) -> Tensor:
         """How often each token occurs, [vocabulary] int64."""
-        return torch.from_numpy(np.bincount(self._ids, minlength=vocabulary))
+        found = np.zeros(vocabulary, dtype=np.int64)
+        for start in range(0, len(self._ids), COUNTED_TOGETHER):  # bincount makes an int64 copy
+            found += np.bincount(self._ids[start : start + COUNTED_TOGETHER], minlength=vocabulary)
+        return torch.from_numpy(found)
 
     def batch(self, rows: Rows) -> Batch:
         """The sentences of `rows`, which are in ascending length."""
