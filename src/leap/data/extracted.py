@@ -34,7 +34,10 @@ class ExtractedFile:
             metadata = self._file.metadata
             self.rows = [metadata.row_group(i).num_rows for i in range(metadata.num_row_groups)]
             schema = self._file.schema_arrow
-        found = {name: str(schema.field(name).type) for name in types if name in schema.names}
+        # pandas writes large_string, which holds the same.
+        found = {
+            name: str(schema.field(name).type).removeprefix("large_") for name in types if name in schema.names
+        }
         if found != dict(types):
             raise UserError(
                 f"{path} has the columns {found}, expected {dict(types)}: delete it, and `dvc repro extract` "
