@@ -81,16 +81,16 @@ def test_a_real_clock(tiny_model: LeapEncoder, sentences: list[str]) -> None:
     protocol = figures["protocol"]
     assert (protocol["iterations"], protocol["batches"], protocol["warmup"]) == (10, 2, 1)
     assert protocol["paths"] == "cpu eager"
+    assert protocol["threads"] == torch.get_num_threads()
+    # Half precision is for CUDA; the row says what was measured, and the model stays as it was.
+    assert protocol["precision"] == "fp32"
+    assert tiny_model.encoder.words.weight.dtype == torch.float32
 
 
 def test_a_path_that_does_not_work_here_is_not_timed(tiny_folder: Path, sentences: list[str]) -> None:
     model = LeapEncoder(tiny_folder, "cpu", path="fused")
     with pytest.raises(UserError, match='path="fused" does not work here'):
         latency_figures(model, sentences, MIXED, settings(), seed=1)
-    assert protocol["threads"] == torch.get_num_threads()
-    # Half precision is for CUDA; the row says what was measured, and the model stays as it was.
-    assert protocol["precision"] == "fp32"
-    assert tiny_model.encoder.words.weight.dtype == torch.float32
 
 
 def test_speed_up_is_of_the_smallest_batch(tiny_model: LeapEncoder, sentences: list[str]) -> None:
