@@ -201,7 +201,7 @@ def test_weights_changed_in_place_are_seen(fused: FusedEncoder) -> None:
     parts = (fused.encoder.layers[2].up.weight, fused.encoder.layers[1].norm.bias)
     for part in parts:
         kept = part.data.clone()
-        part.data.mul_(1.5).add_(0.1)
+        part.data.mul_(1.1)
         changed = fused.full(batch)
         assert not torch.equal(changed, before)
         assert cosine(changed, layer_forward(fused.encoder, batch, 6)) >= 0.9999

@@ -1,10 +1,12 @@
 import json
 from itertools import count
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
+from leap.errors import UserError
 from leap.evaluation import latency
 from leap.evaluation import latency_rivals as rivals
 from leap.evaluation.floor import floor
@@ -78,10 +80,17 @@ def test_a_real_clock(tiny_model: LeapEncoder, sentences: list[str]) -> None:
         assert 0 < row["ms_p50"] <= row["ms_p95"] <= row["ms_p99"] < 1000
     protocol = figures["protocol"]
     assert (protocol["iterations"], protocol["batches"], protocol["warmup"]) == (10, 2, 1)
+    assert protocol["paths"] == "cpu eager"
     assert protocol["threads"] == torch.get_num_threads()
     # Half precision is for CUDA; the row says what was measured, and the model stays as it was.
     assert protocol["precision"] == "fp32"
     assert tiny_model.encoder.words.weight.dtype == torch.float32
+
+
+def test_a_path_that_does_not_work_here_is_not_timed(tiny_folder: Path, sentences: list[str]) -> None:
+    model = LeapEncoder(tiny_folder, "cpu", path="fused")
+    with pytest.raises(UserError, match='path="fused" does not work here'):
+        latency_figures(model, sentences, MIXED, settings(), seed=1)
 
 
 def test_speed_up_is_of_the_smallest_batch(tiny_model: LeapEncoder, sentences: list[str]) -> None:

@@ -60,11 +60,15 @@ def latency_figures(
         rule: the deployable exit rule.
         settings: `iterations` are the timed calls of a path, spread over a fifth as many batches.
         seed: of the choice of sentences.
+
+    Raises:
+        UserError: the path that the model was told to take does not work here.
     """
     # Float16 products are emulated on CPUs: nothing is served that way.
     precision = settings.precision if model.device.type == "cuda" else "fp32"
     if precision == "fp16":
         model.half()
+    ways = model.paths.names()
     token_ids = model.tokenizer(sentences)
     first = pack(sorted(token_ids[:2], key=len)).to(model.device)
     rivals, missing = open_rivals(settings.rivals, model, first)
@@ -88,6 +92,7 @@ def latency_figures(
             "iterations": batches * PASSES,
             "batches": batches,
             "precision": model.quantize or precision,
+            "paths": ways,
             "threads": torch.get_num_threads(),
             "speed_up_at_batch": smallest,
             "input": "tokenised, packed (for rivals padded) and on the device beforehand",
