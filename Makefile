@@ -73,11 +73,13 @@ test-lowest: export PATH := $(CURDIR)/.venv-lowest/bin:$(PATH)
 test-lowest: setup-lowest ## run the unit tests with the lowest versions that pyproject.toml allows
 	OMP_NUM_THREADS=1 pytest tests/unit --numprocesses auto --dist loadfile --no-loadscope-reorder
 
-check: setup-dev ## lint, types, spelling, and that dvc.yaml names the modules in use
+check: setup-dev ## lint, types, spelling, security, and that dvc.yaml names the modules in use
 	ruff check .
 	ruff format --check .
 	mypy
 	typos
+	bandit --quiet --configfile pyproject.toml --recursive src scripts benchmarks stages
+	python scripts/audit.py
 	python scripts/stage_dependencies.py --check
 	python scripts/readme_results.py --check
 
