@@ -79,11 +79,13 @@ test-lowest: setup-lowest ## run the unit tests with the lowest versions that py
 test-faults: setup-dev ## kills, full disks, lost servers, bad input (docs/faults.md; about ten minutes on 2 cores)
 	OMP_NUM_THREADS=1 pytest tests/faults --numprocesses auto --dist loadfile
 
-check: setup-dev ## lint, types, spelling, and that dvc.yaml names the modules in use
+check: setup-dev ## lint, types, spelling, security, and that dvc.yaml names the modules in use
 	ruff check .
 	ruff format --check .
 	mypy
 	typos
+	bandit --quiet --configfile pyproject.toml --recursive src scripts benchmarks stages
+	python scripts/audit.py
 	python scripts/stage_dependencies.py --check
 	python scripts/readme_results.py --check
 

@@ -7,7 +7,7 @@ Every step is a process of its own, whose peak resident memory the system tells:
 validate and cache_teacher; `tokens`, which tokenizes the text for a training; `load`, one epoch of batches
 and teacher vectors as the training loop takes them, without the steps; then evaluate_retrieval on a
 collection of so many documents. Settings are the embedded profile's, the student too; the teacher has the
-embedded one's width, vocabulary and tokenizer, but one small random layer: its encoding is not what is measured.
+embedded one's width, vocabulary and tokenizer, but one small random layer: its encoding is not measured.
 The last line is one JSON object. Disk: 1.3 GB a million sentences, in --folder.
 """
 
@@ -110,7 +110,7 @@ def measure(folder: Path, number: int, documents: int) -> dict[str, Any]:
 def timed(folder: Path, command: tuple[str, ...], rows: int) -> dict[str, float]:
     """Runs a Python program in the project folder; its last line goes to stderr."""
     started = time.perf_counter()
-    process = subprocess.Popen(
+    process = subprocess.Popen(  # nosec B603  # no shell
         [sys.executable, *command],
         cwd=folder,
         env=os.environ | {"PYTHONPATH": str(PROJECT / "src")},

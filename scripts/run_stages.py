@@ -59,7 +59,8 @@ def run_at_once(commands: list[str], devices: list[str]) -> list[int]:
                 return None
             sys.stderr.write(f"> {command}{f'    (device {device})' if device else ''}\n")
             chosen = {"CUDA_VISIBLE_DEVICES": device} if device else {}
-            ended = subprocess.run([sys.executable, *shlex.split(command)[1:]], env=os.environ | chosen)
+            program = [sys.executable, *shlex.split(command)[1:]]
+            ended = subprocess.run(program, env=os.environ | chosen)  # nosec B603  # dvc.yaml's own, no shell
             failed = failed or ended.returncode != 0
             return ended.returncode
         finally:

@@ -68,7 +68,8 @@ def server() -> Iterator[str]:
     command = [sys.executable, "-m", "mlflow", "ui", "--backend-store-uri", f"sqlite:///{DATABASE}"]
     command += ["--host", "127.0.0.1", "--port", str(port), "--workers", "1"]
     quiet = {**os.environ, "MLFLOW_DISABLE_TELEMETRY": "true", "DO_NOT_TRACK": "1"}
-    process = subprocess.Popen(command, env=quiet, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    nothing = subprocess.DEVNULL
+    process = subprocess.Popen(command, env=quiet, stdout=nothing, stderr=nothing)  # nosec B603  # fixed words
     try:
         address = f"http://127.0.0.1:{port}"
         wait_for(address)
@@ -82,7 +83,7 @@ def wait_for(address: str) -> None:
     """Returns when the page answers."""
     for _ in range(120):
         try:
-            urllib.request.urlopen(address, timeout=5).close()
+            urllib.request.urlopen(address, timeout=5).close()  # nosec B310  # this machine's own server
         except OSError:
             time.sleep(1)
         else:

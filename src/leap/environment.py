@@ -76,13 +76,9 @@ def commit(folder: Path) -> dict[str, Any]:
     """The git commit of the project at `folder`, and whether tracked files differ from it."""
     try:
         # One process for both facts; --exclude '*' keeps tags out, so the answer is always the hash.
-        described = subprocess.run(
-            ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude", "*"],
-            cwd=folder,
-            capture_output=True,
-            text=True,
-            check=True,
-        ).stdout.strip()
+        command = ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude", "*"]
+        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True)  # nosec B603
+        described = done.stdout.strip()
     except (OSError, subprocess.CalledProcessError):
         return {"commit": None, "dirty": None}
     return {"commit": described.removesuffix("-dirty"), "dirty": described.endswith("-dirty")}

@@ -35,7 +35,7 @@ class SentenceFile(Sequence[str]):
         """
         self._file = ExtractedFile(path, _COLUMN)
         self._ends = list(accumulate(self._file.rows))
-        self._group: tuple[int, list[str]] = (-1, [])
+        self._group: tuple[int, list[str]] = (-1, [])  # its number and its sentences
 
     def __len__(self) -> int:
         return self._ends[-1] if self._ends else 0

@@ -32,11 +32,13 @@ class ExtractedFile:
         with self._checked():
             self._file = pq.ParquetFile(path, page_checksum_verification=True)
             metadata = self._file.metadata
-            self.rows = [metadata.row_group(i).num_rows for i in range(metadata.num_row_groups)]
+            self.rows: list[int] = [metadata.row_group(i).num_rows for i in range(metadata.num_row_groups)]
             schema = self._file.schema_arrow
         # pandas writes large_string, which holds the same.
         found = {
-            name: str(schema.field(name).type).removeprefix("large_") for name in types if name in schema.names
+            name: str(schema.field(name).type).removeprefix("large_")
+            for name in types
+            if name in schema.names
         }
         if found != dict(types):
             raise UserError(

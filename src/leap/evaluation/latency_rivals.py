@@ -109,7 +109,7 @@ class _Pooled(nn.Module):
         super().__init__()
         from transformers import AutoModel
 
-        loaded = AutoModel.from_pretrained(
+        loaded = AutoModel.from_pretrained(  # nosec B615  # a folder on disk, nothing is fetched
             model.folder, dtype=torch.float32, attn_implementation=attention, local_files_only=True
         )
         self.model, self.pooling = loaded.eval(), model.encoder.pooling
