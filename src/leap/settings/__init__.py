@@ -12,6 +12,7 @@ from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
 from leap.errors import UserError
+from leap.passwords import without_passwords
 from leap.settings.base import Block, Name, Seeds
 from leap.settings.contradictions import block, contradictions, variant_contradictions
 from leap.settings.data import DataSettings, ValidationSettings
@@ -238,7 +239,7 @@ def _messages(error: ValidationError, prefix: str = "") -> list[str]:
         if item["type"] == "extra_forbidden":
             message = "unknown key"
         elif item["type"] != "missing" and not isinstance(item["input"], dict | Block):
-            message += f" (found {item['input']!r})"
+            message += without_passwords(f" (found {item['input']!r})")
         key = prefix + ".".join(parts)
         lines.append(f"{key}: {message}" if parts else prefix + message)
     return lines
