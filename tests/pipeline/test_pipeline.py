@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from killing import Span, kill_at_random, table
 from same_results import unfinished
-from temporary_repository import Repository
+from temporary_repository import MARK, Repository, files_with
 from tiny_pipeline import TINY
 
 
@@ -182,3 +182,8 @@ def test_bad_input_is_one_message_and_nothing_half_written(
     if stage != "validate":  # which leaves its page and its results to be looked at
         assert kept == before
     repository.write()
+
+
+def test_no_secret_of_the_environment_is_written_anywhere(repository: Repository) -> None:
+    """Every command above ran with marked secrets in its environment, and said none of them."""
+    assert files_with(MARK, repository.root) == [".git/config"]  # where the test itself put one

@@ -1,5 +1,6 @@
 """Tracking and registry against a real MLflow server, up, down and up again."""
 
+import base64
 import os
 import subprocess
 import sys
@@ -10,7 +11,9 @@ from typing import Any
 
 import made_evidence
 import pytest
+import requests
 from made_evidence import made_settings, write_checkpoint, write_evidence
+from temporary_repository import MARK, SECRETS, files_with
 from tracking_server import Server
 
 import leap
@@ -100,6 +103,45 @@ def test_promotion_on_a_server(project: Path, server: Server, settings: Settings
 
     local = mlflow.artifacts.download_artifacts("models:/leap@champion", dst_path=str(project / "got"))
     assert next(Path(local).rglob("model.safetensors")).read_bytes() == b"leap-1"
+
+
+def test_secrets_for_the_server_are_used_and_never_written(
+    project: Path, server: Server, settings: Settings, monkeypatch: pytest.MonkeyPatch, caplog: Any
+) -> None:
+    caplog.set_level("DEBUG")
+    if server.process is None:
+        server.start()
+    for name, value in SECRETS.items():
+        monkeypatch.setenv(name, value)
+    sent = []
+    original = requests.Session.send
+
+    def noted(session: requests.Session, request: requests.PreparedRequest, **options: Any) -> Any:
+        sent.append(request.headers.get("Authorization", ""))
+        return original(session, request, **options)
+
+    monkeypatch.setattr(requests.Session, "send", noted)
+    write_evidence(project, settings, "leap")
+    with Tracking.open(settings, required=True).training_run("leap", 2, {"a": 1}) as live:
+        live.metrics(1, {"loss": 1.0})
+        live.finish("d" * 64)
+    assert log_checkpoint(settings, "leap", 1)
+    assert any(header.startswith("Basic ") for header in sent)  # the server was logged in to
+    assert files_with(MARK, project) == []
+    encoded = base64.b64encode(f"user:{SECRETS['MLFLOW_TRACKING_PASSWORD']}".encode()).decode()
+    for text in (MARK, encoded):
+        assert files_with(text, server.folder) == []
+        assert text not in caplog.text
+
+
+def test_a_password_in_a_uri_is_struck_out(project: Path, settings: Settings, caplog: Any) -> None:
+    caplog.set_level("DEBUG")
+    closed = settings.tracking.model_copy(update={"uri": f"http://user:{MARK}@127.0.0.1:9"})
+    down = settings.model_copy(update={"tracking": closed})
+    assert Tracking.open(down).client is None
+    with pytest.raises(UserError, match=r"MLflow at http://user:\*\*\*@127.0.0.1:9 cannot be used") as error:
+        Tracking.open(down, required=True)
+    assert MARK not in str(error.value) + caplog.text
 
 
 PROMOTE = """

@@ -29,6 +29,25 @@ TRACKED = (
 )
 
 
+# What a user's environment may hold and nothing that the pipeline writes or says may repeat.
+MARK = "marked-secret"
+SECRETS = {
+    "MLFLOW_TRACKING_USERNAME": "user",
+    "MLFLOW_TRACKING_PASSWORD": f"{MARK}-password",
+    "MLFLOW_TRACKING_TOKEN": f"{MARK}-token",
+    "MLFLOW_TRACKING_URI": f"http://user:{MARK}-uri@127.0.0.1:9",
+    "HF_TOKEN": f"hf_{MARK}",
+    "AWS_ACCESS_KEY_ID": f"{MARK}-id",
+    "AWS_SECRET_ACCESS_KEY": f"{MARK}-key",
+}
+
+
+def files_with(mark: str, folder: Path) -> list[str]:
+    """The files that hold a text, in whatever form they keep it plain."""
+    kept = (path for path in sorted(folder.rglob("*")) if path.is_file())
+    return [str(path.relative_to(folder)) for path in kept if mark.encode() in path.read_bytes()]
+
+
 class Repository:
     """A temporary copy of the project under git and DVC."""
 
@@ -47,6 +66,7 @@ class Repository:
         self.run("git", "init", "-q")
         self.run("git", "config", "user.email", "test@example.org")
         self.run("git", "config", "user.name", "test")
+        self.run("git", "remote", "add", "origin", f"https://user:{MARK}-remote@example.org/project.git")
         self.commit()
 
     def write(self, *changes: str) -> None:
@@ -56,10 +76,14 @@ class Repository:
 
     def environment(self) -> dict[str, str]:
         """For its commands: its own code, and no network."""
-        return os.environ | {
-            "PYTHONPATH": os.pathsep.join([str(self.root / "src"), str(NO_NETWORK)]),
-            "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
-        }
+        return (
+            os.environ
+            | SECRETS
+            | {
+                "PYTHONPATH": os.pathsep.join([str(self.root / "src"), str(NO_NETWORK)]),
+                "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+            }
+        )
 
     def copy(self, root: Path) -> "Repository":
         """The same project in another place, whatever state it is in."""
@@ -80,6 +104,7 @@ class Repository:
             check=False,
         )
         assert done.returncode == expect, done.stdout[-4000:]
+        assert MARK not in done.stdout
         return done.stdout
 
     def commit(self) -> None:

@@ -45,6 +45,17 @@ def test_all_mistakes_are_listed_at_once_with_their_keys(content: Any) -> None:
     assert len(found) == 6
 
 
+def test_a_password_in_the_trackers_uri_is_refused_and_not_repeated(content: Any) -> None:
+    content["tracking"]["uri"] = "https://me:hunter2@mlflow.example.org"
+    (found,) = mistakes(content)
+    assert found.startswith(
+        "tracking.uri: holds a password, which git and DVC would keep: set MLFLOW_TRACKING"
+    )
+    assert "hunter2" not in found
+    content["tracking"]["uri"] = "https://me@mlflow.example.org"
+    parse_settings(content, "params.yaml")
+
+
 def test_contradictions_between_blocks_are_listed_at_once_too(content: Any) -> None:
     content["variants"]["leap_plus"]["exit"] = {"min_layer": 13, "patience": 12}
     content["train"]["max_length"] = 256

@@ -33,6 +33,7 @@ def model_folder(model: str, settings: Settings | None, scratch: Path) -> Path:
         return folder
     if settings is None:
         raise UserError(f"{model} is in a registry, which params.yaml names: it is missing here")
+    from leap.passwords import without_passwords
     from leap.tracking.store import Tracking, failures, first_line
 
     tracking = Tracking.open(settings, required=True)
@@ -41,7 +42,8 @@ def model_folder(model: str, settings: Settings | None, scratch: Path) -> Path:
     try:
         downloaded = Path(download_artifacts(model, dst_path=str(scratch), tracking_uri=tracking.uri))
     except failures() as error:
-        raise UserError(f"{model} cannot be had from {tracking.uri}: {first_line(error)}") from None
+        where = without_passwords(tracking.uri)
+        raise UserError(f"{model} cannot be had from {where}: {first_line(error)}") from None
     found = sorted(path.parent for path in downloaded.glob(f"artifacts/*/{WEIGHTS}"))
     if not found:
         raise UserError(f"{model} holds no checkpoint: it was not registered by the gate")

@@ -25,6 +25,7 @@ from leap.files import sha256_of_json
 from leap.gate.package_model import write_model_folder
 from leap.gate.ranking import Entry, rank
 from leap.gate.verdict import mark
+from leap.passwords import without_passwords
 from leap.tracking.run import identity
 from leap.tracking.store import Tracking, died, failures, first_line, one_at_a_time, this_process
 
@@ -485,6 +486,6 @@ def _reachable(tracking: Tracking) -> Iterator[None]:
         yield
     except failures() as error:
         raise UserError(
-            f"the registry at {tracking.uri} cannot be used: {first_line(error)}; "
+            f"the registry at {without_passwords(tracking.uri)} cannot be used: {first_line(error)}; "
             "start the server or mend tracking.uri, and run the gate again"
         ) from None

@@ -12,6 +12,7 @@ from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
 from leap.errors import UserError
+from leap.passwords import without_passwords
 from leap.settings.base import Block, Name, Seeds
 from leap.settings.contradictions import block, contradictions, variant_contradictions
 from leap.settings.data import DataSettings, ValidationSettings
@@ -233,7 +234,7 @@ def _messages(error: ValidationError, content: Any) -> list[str]:
         elif item["type"].startswith("union_tag"):
             parts.append("kind")
         elif item["type"] != "missing" and not isinstance(item["input"], dict | Block):
-            message += f" (found {item['input']!r})"
+            message += without_passwords(f" (found {item['input']!r})")
         lines.append(f"{'.'.join(parts)}: {message}" if parts else message)
     return lines
 

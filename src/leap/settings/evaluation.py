@@ -1,5 +1,6 @@
 """How models are measured."""
 
+import re
 from itertools import pairwise
 from typing import Annotated, Literal
 
@@ -64,3 +65,13 @@ class TrackingSettings(Block):
     # null: SQLite and artefacts under mlruns/ of this project. Else a server, http(s)://...
     uri: str | None
     experiment: str
+
+    @field_validator("uri")
+    @classmethod
+    def _uri_is_no_place_for_a_password(cls, uri: str | None) -> str | None:
+        if uri is not None and re.match(r"https?://[^/@]*:[^/@]*@", uri):
+            raise ValueError(
+                "holds a password, which git and DVC would keep: set MLFLOW_TRACKING_USERNAME and "
+                "MLFLOW_TRACKING_PASSWORD in the environment instead"
+            )
+        return uri

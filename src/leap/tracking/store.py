@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from leap.errors import UserError
 from leap.files import whole_file
+from leap.passwords import without_passwords
 from leap.settings import Settings
 
 if TYPE_CHECKING:
@@ -93,7 +94,7 @@ class Tracking:
         try:
             client, experiment = _opened(uri, settings)
         except failures() as error:
-            message = f"tracking.uri: MLflow at {uri} cannot be used: {first_line(error)}"
+            message = f"tracking.uri: MLflow at {without_passwords(uri)} cannot be used: {first_line(error)}"
             if required:
                 raise UserError(f"{message}; start the server or mend the setting, and run again") from None
             logger.warning("%s; the next stage or `leap track` logs what is missing", message)
@@ -178,9 +179,9 @@ def failures() -> tuple[type[Exception], ...]:
 
 
 def first_line(error: Exception) -> str:
-    """What a person needs of MLflow's long messages."""
+    """What a person needs of MLflow's long messages, without the password of a URI in it."""
     text = str(error).strip() or type(error).__name__
-    return text.splitlines()[0][:300]
+    return without_passwords(text.splitlines()[0])[:300]
 
 
 @contextmanager
