@@ -19,7 +19,8 @@ LOCKS = ("requirements.lock", "requirements-dev.lock")
 SERVICES = ("pypi", "osv")
 LONGEST_SECONDS = 300
 UNREACHABLE = re.compile(
-    r"ConnectionError|ConnectTimeout|ReadTimeout|ServiceError|Connection refused|HTTPError"
+    # A proxy whose certificate is not known counts too.
+    r"requests\.exceptions\.|ConnectTimeout|ReadTimeout|ServiceError|Connection refused"
 )
 
 
