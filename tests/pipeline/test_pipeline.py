@@ -165,7 +165,7 @@ def test_an_experiment_with_another_setting_shows_in_mlflow(repository: Reposito
         (("similarity.software.columns={score: grade}",), "extract", "grade"),
         (("data.sources.docstrings.packages=[no-such-package]",), "extract", "no-such-package"),
         ((f"teacher.sha256='{'0' * 64}'",), "cache_teacher", "sha256"),
-        (("validation.min_rows=100000",), "validate", "100000"),
+        (("data.max_sentences=null", "validation.min_rows=100000"), "validate", "100000"),
     ],
 )
 def test_bad_input_is_one_message_and_nothing_half_written(
