@@ -38,9 +38,9 @@ SHARD_BYTES = 2**30
 SHARD_ROWS = 1024
 BATCH_TOKENS = 2048
 # Sentences that are tokenized and computed before their vectors are written.
-ROWS_TOGETHER = 2**16
+ROWS_TOGETHER = 2**14
 # Rows read from the mapped shards before their pages are given back: the system may map 64 KB around each.
-ROWS_MAPPED = 2**14
+ROWS_MAPPED = 2**12
 
 
 def build_cache(
