@@ -1,6 +1,8 @@
 """Fixtures that several unit tests share."""
 
+import logging
 import random
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -23,6 +25,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Begins with the longest files; all others keep their order."""
     place = {name: i for i, name in enumerate(LONGEST)}
     items.sort(key=lambda item: place.get(item.path.name, len(LONGEST)))
+
+
+@pytest.fixture(autouse=True)
+def _as_quiet_as_before() -> Iterator[None]:
+    """A command that is run in this process sets the log's level, and with it whether bars are shown."""
+    package = logging.getLogger("leap")
+    level = package.level
+    yield
+    package.setLevel(level)
 
 
 @pytest.fixture

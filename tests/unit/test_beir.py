@@ -66,6 +66,7 @@ def test_hub_files_are_named_one_by_one(tmp_path: Path, monkeypatch: pytest.Monk
     rows = [{"query-id": query, "corpus-id": key, "score": grade} for query, key, grade in QRELS]
     (root / "qrels" / "test.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
     monkeypatch.setattr("huggingface_hub.snapshot_download", lambda *_, **__: str(root))
+    monkeypatch.setattr("huggingface_hub.HfApi.repo_info", lambda *_, **__: None)
     hub = {
         "kind": "hub",
         "repo": "a/b",

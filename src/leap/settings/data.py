@@ -12,7 +12,10 @@ class PassageSettings(Block):
     """Passages of several sentences of one source, beside the sentences."""
 
     share: float = Field(gt=0, le=1)
-    sentences: tuple[Annotated[int, Field(ge=2)], Annotated[int, Field(le=64)]]
+    sentences: Annotated[
+        tuple[Annotated[int, Field(ge=2)], Annotated[int, Field(le=64)]],
+        Field(strict=False),  # YAML has lists
+    ]
 
     @field_validator("sentences")
     @classmethod
