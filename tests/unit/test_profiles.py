@@ -45,6 +45,14 @@ def test_the_local_profile() -> None:
     assert text.startswith("# The local profile")
 
 
+def test_the_gpu_profile() -> None:
+    gpu = settings(compose("gpu", FOLDER, ["data.folder=/my/data"]))
+    assert gpu.data.passages is not None
+    assert (gpu.data.passages.share, gpu.data.passages.sentences) == (0.05, (4, 10))
+    assert gpu.train.max_length == 128
+    assert not gpu.names_a_hub()
+
+
 def test_the_paper_profile_is_the_paper() -> None:
     paper = settings(compose("paper", FOLDER))
     assert set(paper.data.sources) == {"snli", "multinli", "qqp", "mrpc", "xnli"}
