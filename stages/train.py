@@ -46,7 +46,9 @@ def main(settings: Settings, arguments: argparse.Namespace) -> dict[str, Any]:
             result = _train(settings, variant, seed, folder, record, ranks)
         if not ranks.first:
             return {"stage": "train", "rank": ranks.rank, **result}
-    calibrate_student(folder, held_out, variant.exit.calibration, variant.train.device)
+    # A ready checkpoint keeps the calibration that it came with, unless another is asked for.
+    if variant.exit.calibration is not None or variant.checkpoint is None:
+        calibrate_student(folder, held_out, variant.exit.calibration, variant.train.device)
     log_checkpoint(settings, variant.name, seed)
     return {"stage": "train", "variant": variant.name, "seed": seed, **result}
 

@@ -6,7 +6,6 @@ Writes data/validation.json and the Data Docs, reports/data_docs/index.html, als
 """
 
 import argparse
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,8 @@ from leap.files import write_sealed
 from leap.model.locate import locate
 from leap.settings import Settings
 from leap.stage import run
+from leap.storage import writing
+from leap.unfinished import part_of
 
 DATA = Path("data")
 DOCS = Path("reports/data_docs")
@@ -27,8 +28,8 @@ def check(settings: Settings, _: argparse.Namespace) -> dict[str, Any]:
     data, rules = settings.data, settings.validation
     texts = evaluation_texts(DATA / "similarity", DATA / "retrieval", settings.similarity, settings.retrieval)
     tokenizer = locate(settings.teacher).folder / "tokenizer.json"
-    with tempfile.TemporaryDirectory(dir=DATA, prefix=".validate.") as folder:
-        table = Path(folder) / "sentences.db"
+    # The table is of use to this stage alone: it never takes its place, and goes also after a kill.
+    with writing(DATA / "sentences.db"), part_of(DATA / "sentences.db") as table:
         rows = write_table(
             DATA / "sentences.parquet",
             table,

@@ -4,6 +4,7 @@ import errno
 import os
 import re
 import shutil
+import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -26,6 +27,8 @@ WAYS_OUT = {
     errno.ESTALE: "mount the network folder again, then run the same command again",
     errno.EMFILE: "raise the limit on open files (ulimit -n), then run the same command again",
 }
+# SQLite's primary result codes (sqlite.org/rescode.html): READONLY, IOERR, FULL.
+_OF_SQLITE = {8: errno.EROFS, 10: errno.EIO, 13: errno.ENOSPC}
 # How libraries in Rust name the error within their own.
 _RUST = re.compile(r"\(os error (\d+)\)")
 
@@ -45,7 +48,7 @@ def writing(target: Path) -> Iterator[None]:
         yield
     except StorageError:
         raise
-    except (OSError, SafetensorError) as error:
+    except (OSError, SafetensorError, sqlite3.Error) as error:
         named = getattr(error, "filename", None)
         if named and target.absolute().parent not in Path(os.fsdecode(named)).absolute().parents:
             raise  # of another file, which was read meanwhile
@@ -75,6 +78,8 @@ def storage_message(error: BaseException, target: Path | None = None) -> str | N
 def _number(error: BaseException) -> int | None:
     if isinstance(error, OSError) and error.errno is not None:
         return error.errno
+    if isinstance(error, sqlite3.Error):
+        return _OF_SQLITE.get(getattr(error, "sqlite_errorcode", 0) & 0xFF)
     found = _RUST.search(str(error))
     return int(found[1]) if found else None
 

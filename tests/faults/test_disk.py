@@ -99,6 +99,12 @@ def test_a_limit_on_the_size_of_files(repository: Repository) -> None:
         shutil.move(repository.root / "models.kept", repository.root / "models")
 
 
+def test_a_limit_on_the_table_that_validate_judges(repository: Repository) -> None:
+    output = repository.run(*small_files(16, *stage("validate")), expect=1)
+    said_once(output, "data/sentences.db cannot be written", "run the same command again")
+    assert list(unfinished(repository.root)) == []
+
+
 def test_a_file_where_a_folder_should_be(repository: Repository) -> None:
     folder = repository.root / "verdicts"
     folder.rename(repository.root / "verdicts.kept")

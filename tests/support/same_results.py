@@ -8,14 +8,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from leap.files import sha256_of
+import compare_runs
 
 RESULTS = ("data", "models", "evaluations", "verdicts", "reports", "studies")
-# What depends on how fast the machine was, or on the day.
-TIMES = ("seconds", "sentences_per_second", "speed_up", "seal", "latency", "floor", "evidence", "identity")
 # Great Expectations names its pages by the moment; pages and pictures of the report show times.
 OF_THE_DAY = re.compile(r"reports/(data_docs/|report\.|plots/(reduction|latency|pareto))")
-NUMBER = re.compile(r"-?\d+(\.\d+)?(e-?\d+)?")
 
 
 def assert_same_results(found: Path, expected: Path) -> None:
@@ -45,27 +42,7 @@ def content(path: Path) -> Any:
     if path.name == "latency.json":
         rows = json.loads(path.read_text())["rows"]
         return [{key: row[key] for key in ("path", "batch", "length", "expected_layers")} for row in rows]
-    if path.suffix == ".json":
-        return _without_times(json.loads(path.read_text()))
-    if path.suffix == ".jsonl" and path.name == "history.jsonl":
-        return [_without_times(json.loads(line)) for line in path.read_text().splitlines()]
-    return sha256_of(path)
-
-
-def _without_times(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {
-            key: _without_times(item)
-            for key, item in value.items()
-            if key not in TIMES and "speed_up" not in str(item)[:40] and not key.startswith("ms_")
-        }
-    if isinstance(value, list):
-        return [_without_times(item) for item in value if not _of_speed(item)]
-    return value
-
-
-def _of_speed(item: Any) -> bool:
-    return isinstance(item, dict) and ("speed_up" in str(item.get("metric")) or "speed_up" in item)
+    return compare_runs.content(path)
 
 
 def registry(project: Path) -> dict[str, Any]:

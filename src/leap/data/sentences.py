@@ -22,7 +22,14 @@ from leap.settings.data import PassageSettings
 BUCKETS = 64
 ROW_GROUP = 20_000
 COUNTS = (
-    *("read", "too_short", "too_long", "evaluation", "duplicate", "held_out", "not_sampled", "kept"),
+    "read",
+    "too_short",
+    "too_long",
+    "evaluation",
+    "duplicate",
+    "held_out",
+    "not_sampled",
+    "kept",
     "passages",
 )
 

@@ -183,10 +183,7 @@ def _kept(folder: Path, record_folder: Path, identity: dict[str, Any], heads: bo
 
 
 def _record(
-    folder: Path,
-    history: list[dict[str, Any]],
-    result: dict[str, Any],
-    identity: dict[str, Any],
+    folder: Path, history: list[dict[str, Any]], result: dict[str, Any], identity: dict[str, Any]
 ) -> None:
     with whole_folder(folder) as beside:
         lines = "".join(json.dumps(line) + "\n" for line in history)
