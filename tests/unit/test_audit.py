@@ -1,12 +1,8 @@
-import sys
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[2] / "scripts"))
 import audit
+import pytest
 
 FOUND = {"id": "PYSEC-1", "aliases": ["CVE-1"], "fix_versions": ["2.0"]}
 PACKAGE = {"name": "leaky", "version": "1.0", "vulns": [FOUND]}

@@ -1,13 +1,10 @@
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
+import compare_runs
 import pytest
 from made_evidence import made_settings, write_evidence
-
-sys.path.insert(0, str(Path(__file__).parents[2] / "scripts"))
-import compare_runs
 
 from leap.files import write_json
 

@@ -1,17 +1,14 @@
 """The README's tables are those of the committed result files, and the right files are chosen."""
 
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from readme_results import readme, section, shown_results
 
 PROJECT = Path(__file__).parents[2]
 COMMIT = "3383c4f5ab71" + 28 * "0"
-sys.path.insert(0, str(PROJECT / "scripts"))
-
-from readme_results import readme, section, shown_results  # noqa: E402
 
 
 def write(root: Path, name: str, **changes: Any) -> None:

@@ -1,17 +1,14 @@
 """The pipelines name for every stage the modules and the settings that it uses, no more and no less."""
 
 import ast
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 from ruamel.yaml import YAML
+from stage_dependencies import CODE, PIPELINES, imported, modules_of
 
 PROJECT = Path(__file__).parents[2]
-sys.path.insert(0, str(PROJECT / "scripts"))
-
-from stage_dependencies import CODE, PIPELINES, imported, modules_of  # noqa: E402
 
 STAGES: dict[str, Any] = {
     name: stage
