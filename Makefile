@@ -99,10 +99,10 @@ bench: setup ## measure training and encoding on this machine, after make demo
 	python benchmarks/training.py
 	python benchmarks/encoding.py
 
-gpu-run: ## run the stages that need a GPU without DVC and MLflow (params.yaml: leap profile gpu; DEVICES=0,1)
-	python3 scripts/run_stages.py --only extract,cache_teacher
+gpu-run: ## run the pipeline without DVC and MLflow (params.yaml: leap profile gpu; DEVICES=0,1)
+	python3 scripts/run_stages.py --only settings,extract,cache_teacher
 	python3 scripts/run_stages.py --only train,diagnose,evaluate_sts,evaluate_retrieval --devices "$(DEVICES)"
-	python3 scripts/run_stages.py --only benchmark_latency
+	python3 scripts/run_stages.py --only benchmark_latency,gate,report
 
 clean: ## remove results and the environment, keep DVC's cache
 	rm -rf .venv .venv-lowest data models evaluations verdicts reports mlruns studies/work studies/plots studies/metrics studies/*.json

@@ -2,6 +2,7 @@
 
     make bench                                   # after make demo, whose data, teacher and settings it uses
     python benchmarks/training.py --variant leap --steps 200 --output results/DATE-CARD/training.json
+    torchrun --standalone --nproc-per-node 2 benchmarks/training.py --ways ours      # two GPUs
 
 ours: the project's step, as `stages/train.py` runs it on this device.
 plain: a Hugging Face BertModel on padded random batches with the same loss and teacher, eager.
@@ -42,11 +43,13 @@ from leap.progress import log_to_stderr
 from leap.settings import VariantSettings, read_settings
 from leap.settings.sources import ModelSource
 from leap.teacher import OnlineTeacher, Teacher, open_teacher
+from leap.training.ranks import Ranks, joined
 from leap.training.tokens import Rows, TokenizedText
 from leap.training.trainer import Trainer
 
 log = logging.getLogger("leap.benchmarks")
-WARM_UP = 8
+# More than the calls before a step of several processes is captured.
+WARM_UP = 16
 
 
 class PaddedBert(nn.Module):
@@ -73,8 +76,10 @@ class PaddedBert(nn.Module):
 class Bench:
     """One variant's training, measured in several ways on the same sentences."""
 
-    def __init__(self, variant: VariantSettings, source: ModelSource, device: torch.device) -> None:
-        self.variant, self.device = variant, device
+    def __init__(
+        self, variant: VariantSettings, source: ModelSource, device: torch.device, ranks: Ranks
+    ) -> None:
+        self.variant, self.device, self.ranks = variant, ranks.device(device), ranks
         self.located = locate(source)
         self.sentences = read_sentences(Path("data/sentences.parquet"))
         self.tokenizer_folder = student_tokenizer_folder(variant.student, self.located.folder)
@@ -179,9 +184,11 @@ class Bench:
     def _trainer(self, wrap: Callable[[Encoder], nn.Module]) -> Trainer:
         variant, teacher = self.variant, self.teacher()
         encoder, _ = start_student(variant.student, self.located.folder, self.counts, 1)
-        loss = objective(variant.loss, variant.student.layers, variant.student.width, teacher.width)
+        shape = variant.student.layers, variant.student.width, teacher.width
+        loss = objective(variant.loss, *shape, self.ranks.gather)
         model: Any = wrap(encoder)
-        return Trainer(model, loss, variant.train, self.text, self.sentences, teacher, 1, self.device)
+        given = variant.train, self.text, self.sentences, teacher, 1, self.device, self.ranks
+        return Trainer(model, loss, *given)
 
     def _timed(self, trainer: Trainer, steps: int) -> dict[str, float]:
         update, _ = trainer.prepare()
@@ -248,21 +255,41 @@ def main() -> None:
     settings = read_settings(Path("params.yaml"))
     variant = settings.variant(arguments.variant)
     try:
-        device = resolve_device(variant.train.device)
-        bench = Bench(variant, settings.teacher, device)
-        ways: dict[str, Any] = {}
-        for way in arguments.ways.split(","):
-            try:
-                ways[way] = getattr(bench, way)(arguments.steps)
-            except ImportError as missing:
-                log.warning("%s is left out: %s", way, missing)
-                ways[way] = None
-            log.info("%s: %s", way, ways[way])
+        with joined(resolve_device(variant.train.device)) as ranks:
+            result = measured(variant, settings.teacher, ranks, arguments.ways.split(","), arguments.steps)
     except UserError as error:
         sys.exit(f"error: {error}\nthe benchmark uses the results of `make demo`")
-    highest = peak(device)
-    result = {
+    if not ranks.first:
+        return
+    if arguments.output:
+        write_json(arguments.output, result)
+    sys.stdout.write(json.dumps(result, separators=(",", ":")) + "\n")
+
+
+def measured(
+    variant: VariantSettings, teacher: ModelSource, ranks: Ranks, chosen: list[str], steps: int
+) -> dict[str, Any]:
+    """The last line's content.
+
+    Raises:
+        UserError: several processes are to run another way than ours, or the data is not there.
+    """
+    if ranks.world > 1 and chosen != ["ours"]:
+        raise UserError("several processes measure ours only: say --ways ours")
+    bench = Bench(variant, teacher, resolve_device(variant.train.device), ranks)
+    device = bench.device
+    ways: dict[str, Any] = {}
+    for way in chosen:
+        try:
+            ways[way] = getattr(bench, way)(steps)
+        except ImportError as missing:
+            log.warning("%s is left out: %s", way, missing)
+            ways[way] = None
+        log.info("%s: %s", way, ways[way])
+    highest = peak(device) * ranks.world
+    return {
         **ways["ours"],
+        "processes": ranks.world,
         "batch_size": variant.train.batch_size,
         "mean_tokens": round(float(bench.text.lengths.mean()), 2),
         "peak_share": round(ways["ours"]["tokens_per_second"] * bench.operations() / highest, 4),
@@ -272,9 +299,6 @@ def main() -> None:
         "ways": ways,
         "environment": environment(str(device)),
     }
-    if arguments.output:
-        write_json(arguments.output, result)
-    sys.stdout.write(json.dumps(result, separators=(",", ":")) + "\n")
 
 
 if __name__ == "__main__":

@@ -113,8 +113,10 @@ def promote(
     from leap.gate.promotion import register
     from leap.gate.verdict import lines
     from leap.settings import read_settings
+    from leap.tracking import Tracking
 
     settings = read_settings(params)
+    Tracking.open(settings, required=True)
     chosen = settings.seeds[0] if seed is None else seed
     verdict = register(settings, *judge_checkpoint(settings, variant, chosen))
     typer.echo("\n".join(lines(verdict)))

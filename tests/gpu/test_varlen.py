@@ -30,7 +30,7 @@ def by_row(qkv: Tensor, lengths: list[int], heads: int) -> Tensor:
 
 
 @pytest.mark.parametrize(("heads", "size"), [(12, 32), (4, 32), (12, 64), (2, 16)])
-@pytest.mark.parametrize("lengths", [LENGTHS, [12] * 9, [100, 128], [200, 3, 300]])
+@pytest.mark.parametrize("lengths", [LENGTHS, [12] * 9, [100, 128], [200, 3, 256, 129], [200, 3, 300]])
 def test_attention_and_its_gradient_are_the_slow_twins(heads: int, size: int, lengths: list[int]) -> None:
     torch.manual_seed(0)
     tokens, width = sum(lengths) + IDLE, heads * size

@@ -1,5 +1,6 @@
-"""Trains the tests' tiny variant as one of torchrun's processes: `train_tiny.py FOLDER TEACHER`."""
+"""Trains the tests' tiny variant as one of torchrun's processes: `train_tiny.py FOLDER TEACHER [CHANGES]`."""
 
+import json
 import sys
 from pathlib import Path
 
@@ -13,16 +14,17 @@ from leap.training.ranks import joined
 from leap.training.run import train_student
 
 
-def main(root: Path, teacher: str) -> None:
-    """Reads root/sentences.txt and root/cache; writes root/model and root/record."""
+def main(root: Path, teacher: str, changes: str = "{}") -> None:
+    """Reads root/sentences.txt and root/cache; writes root/model and root/record. Changes: JSON, settings."""
+    variant = tiny_variant(**json.loads(changes))
     sentences = (root / "sentences.txt").read_text().splitlines()
     source = LocalModel(kind="local", path=teacher)
-    with joined(torch.device("cpu")) as ranks:
+    with joined(torch.device(variant.train.device)) as ranks:
         train_student(
-            tiny_variant(), source, 1, sentences, root / "cache", root / "model", root / "record",
+            variant, source, 1, sentences, root / "cache", root / "model", root / "record",
             lambda *_: None, ranks,
         )  # fmt: skip
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2])
+    main(Path(sys.argv[1]), *sys.argv[2:])

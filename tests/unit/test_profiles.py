@@ -48,8 +48,10 @@ def test_the_local_profile() -> None:
 def test_the_gpu_profile() -> None:
     gpu = settings(compose("gpu", FOLDER, ["data.folder=/my/data"]))
     assert gpu.data.passages is not None
-    assert (gpu.data.passages.share, gpu.data.passages.sentences) == (0.05, (4, 10))
-    assert gpu.train.max_length == 128
+    assert (gpu.data.passages.share, gpu.data.passages.sentences) == (0.04, (3, 16))
+    assert gpu.train.max_length == gpu.student.max_length == 256  # so that every position is trained
+    assert gpu.variant("fixed_depth").student.layers == 7
+    assert gpu.variant("adaptive_layer").loss.kind == "adaptive_layer"
     assert not gpu.names_a_hub()
 
 

@@ -6,6 +6,7 @@ from itertools import pairwise
 from pathlib import Path
 from types import ModuleType
 
+import pytest
 from ruamel.yaml import YAML
 
 PROJECT = Path(__file__).parents[2]
@@ -23,7 +24,8 @@ def loaded() -> ModuleType:
 def test_the_commands_are_those_that_dvc_would_run() -> None:
     module = loaded()
     yaml = YAML(typ="safe")
-    found = list(module.commands(yaml.load(PROJECT / "dvc.yaml"), yaml.load(PROJECT / "params.yaml")))
+    whole = list(module.items(yaml.load(PROJECT / "dvc.yaml"), yaml.load(PROJECT / "params.yaml")))
+    found = [(item.stage, item.command) for item in whole]
     assert found[:2] == [
         ("settings", "python stages/settings.py"),
         ("extract", "python stages/extract.py"),
@@ -34,9 +36,30 @@ def test_the_commands_are_those_that_dvc_would_run() -> None:
     assert not any("$" in command for _, command in found)
     names = [name for name, _ in found]
     assert names == sorted(names, key=list(dict.fromkeys(names)).index)  # a stage's items stand together
+    steps = module.chains(whole)
+    assert sorted(command for step in steps for chain in step for command in chain) == sorted(
+        command for _, command in found
+    )
+    students = next(step for step in steps if len(step[0]) > 1)
+    assert [command.removeprefix("python stages/") for command in students[0]] == [
+        "train.py --variant baseline --seed 1",
+        "diagnose.py --variant baseline --seed 1",
+        "evaluate_sts.py --variant baseline --seed 1 --set software",
+        "evaluate_retrieval.py --variant baseline --seed 1 --set docstrings",
+    ]
+    # Each judges one checkpoint beside others, so all evaluations come before.
+    assert steps.index(students) < steps.index(
+        [
+            ["python stages/gate.py --variant baseline --seed 1"],
+            *(
+                [f"python stages/gate.py --variant {name} --seed 1"]
+                for name in ("leap", "leap_plus", "fixed_depth")
+            ),
+        ]
+    )
 
 
-def test_items_share_the_devices_and_none_starts_after_a_failure(tmp_path: Path) -> None:
+def test_chains_share_the_devices_and_a_failure_ends_its_own_only(tmp_path: Path) -> None:
     script = tmp_path / "stage.py"
     script.write_text(
         "import json, os, pathlib, sys, time\n"
@@ -48,12 +71,28 @@ def test_items_share_the_devices_and_none_starts_after_a_failure(tmp_path: Path)
         "sys.exit(code)\n"
     )
     module = loaded()
-    assert module.run_at_once([f"python {script} {name} 0" for name in "abcd"], ["0", "1"]) == [0, 0, 0, 0]
-    spans = [json.loads((tmp_path / name).read_text()) for name in "abcd"]
+    chains = [[f"python {script} {name} 0" for name in pair] for pair in ("ab", "cd", "ef")]
+    assert module.run_at_once(chains, ["0", "1"]) == []
+    spans = {name: json.loads((tmp_path / name).read_text()) for name in "abcdef"}
+    for first, second in ("ab", "cd", "ef"):
+        assert spans[first][0] == spans[second][0]
+        assert spans[first][2] <= spans[second][1]
     for device in "01":
-        mine = sorted(span[1:] for span in spans if span[0] == device)
+        mine = sorted(span[1:] for span in spans.values() if span[0] == device)
         assert mine
         assert all(first[1] <= second[0] for first, second in pairwise(mine))
-    assert {span[0] for span in spans} == {"0", "1"}
-    assert module.run_at_once([f"python {script} e 3", f"python {script} f 0"], [""]) == [3]
-    assert not (tmp_path / "f").exists()
+    assert {span[0] for span in spans.values()} == {"0", "1"}
+    failing = [[f"python {script} g 3", f"python {script} h 0"], [f"python {script} i 0"]]
+    assert module.run_at_once(failing, [""]) == [(failing[0][0], 3)]
+    assert not (tmp_path / "h").exists()
+    assert (tmp_path / "i").exists()
+
+
+def test_what_is_not_there_is_refused_by_name(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(PROJECT)
+    for option, what in (("--only", "stage"), ("--variant", "variant"), ("--seed", "seed")):
+        monkeypatch.setattr("sys.argv", ["run_stages.py", option, "nothing"])
+        with pytest.raises(SystemExit, match=f"error: no {what} nothing in .*: they have "):
+            loaded().main()

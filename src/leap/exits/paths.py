@@ -125,7 +125,7 @@ class GraphPath:
         self._lock = RLock()
 
     def takes(self, batch: Batch) -> bool:
-        """Rows of up to 128 tokens."""
+        """Rows of up to `LONGEST_TILE` tokens."""
         return graphs.fits(batch.rows, len(batch.ids), batch.groups[-1].length)
 
     def place(self, batch: Batch, plan: Plan) -> graphs.Placed:

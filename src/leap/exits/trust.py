@@ -16,7 +16,7 @@ from leap.model.encoder import Encoder
 
 # The least cosine of vectors that left at the same layer.
 LEAST_COSINE = {torch.float16: 0.9999, torch.bfloat16: 0.999}
-LENGTHS = (1, 3, 5, 9, 12, 14, 14, 14, 16, 17, 25, 33, 48, 64, 90, 128)
+LENGTHS = (1, 3, 5, 9, 12, 14, 14, 14, 16, 17, 25, 33, 48, 64, 90, 128, 200)
 
 Run = Callable[[Batch, Plan], tuple[Tensor, Tensor]]
 

@@ -20,6 +20,8 @@ VERDICTS = Path("verdicts")
 def register(settings: Settings, evidence: Evidence, verdict: dict[str, Any]) -> dict[str, Any]:
     """Registers a checkpoint that passes, or notes its refusal where it is registered; writes the verdict.
 
+    Where `tracking.enabled` is false it only writes the verdict.
+
     Args:
         settings: name the registry.
         evidence: what the verdict rests on.
@@ -32,6 +34,9 @@ def register(settings: Settings, evidence: Evidence, verdict: dict[str, Any]) ->
         UserError: the registry cannot be reached, and the checkpoint passes.
     """
     wanted = verdict["passed"] and verdict["role"] is None
+    if wanted and not settings.tracking.enabled:
+        logger.warning("it passes, and is not registered: tracking.enabled is false")
+        wanted = False
     tracking = Tracking.open(settings, required=wanted)
     data = data_behind(verdict["primary_metric"]["metric"], evidence, settings.evaluation.primary_set)
     if wanted:

@@ -14,10 +14,12 @@ import torch
 from torch import Tensor
 
 # Rows up to this long lie in one tile of our own kernels; longer batches go to PyTorch's flash attention.
-LONGEST_TILE = 128
-TILES = (16, 32, 64, LONGEST_TILE)
+LONGEST_TILE = 256
+TILES = (16, 32, 64, 128, LONGEST_TILE)
 HEAD_SIZES = (16, 32, 64, 128)
-_WARPS = {16: 1, 32: 1, 64: 4, LONGEST_TILE: 8}
+_WARPS = {16: 1, 32: 1, 64: 4, 128: 8, LONGEST_TILE: 8}
+# Queries at a time, of each tile that does not take all at once.
+_QUERIES = {LONGEST_TILE: 32}
 
 
 def available(device: torch.device) -> bool:
@@ -77,7 +79,7 @@ def _launch(
         grid = (len(offsets), heads // per)
         kernel[grid](
             *source, out, offsets, size**-0.5, len(offsets) - 1, tokens, HEADS=heads, D=size, TILE=tile,
-            LOW=low, PER=per, num_warps=_WARPS[tile],
+            LOW=low, PER=per, QUERIES=_QUERIES.get(tile, tile), num_warps=_WARPS[tile],
         )  # fmt: skip
         if tile >= longest:
             break

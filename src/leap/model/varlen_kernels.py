@@ -1,7 +1,8 @@
 """Triton kernels for short packed rows: attention and the mean over a row's tokens.
 
-A program computes one row and a few heads with the whole row in one tile, so a row of sixteen tokens costs a
-16 x 16 product; flash attention pads every row to 128. Rows are sorted into tile sizes by early return: each
+A program computes one row and a few heads with all keys of the row in one tile, so a row of sixteen tokens
+costs a 16 x 16 product; flash attention pads every row to 128. The largest tile takes its queries a part at a
+time, or its scores would not fit in registers. Rows are sorted into tile sizes by early return: each
 size is one launch over all rows, whose grid does not depend on the batch (a CUDA graph needs that). The
 programs after the last row clear the idle tokens at the batch's end.
 """
@@ -23,9 +24,9 @@ def _clear(out, first, last, WIDTH: tl.constexpr):
 @triton.jit
 def attention_forward(
     qkv, out, offsets, scale, rows, tokens, HEADS: tl.constexpr, D: tl.constexpr, TILE: tl.constexpr,
-    LOW: tl.constexpr, PER: tl.constexpr,
+    LOW: tl.constexpr, PER: tl.constexpr, QUERIES: tl.constexpr,
 ):  # fmt: skip
-    """out = softmax(q k^T scale) v for rows of LOW < length <= TILE.
+    """out = softmax(q k^T scale) v for rows of LOW < length <= TILE, QUERIES queries at a time.
 
     qkv [N, 3, HEADS, D], out [N, HEADS, D].
     """
@@ -44,22 +45,25 @@ def attention_forward(
         for step in tl.static_range(PER):
             head = tl.program_id(1) * PER + step
             source = qkv + at[:, None] * (3 * HEADS * D) + head * D + column[None, :]
-            query = tl.load(source, mask=inside[:, None], other=0.0)
             key = tl.load(source + HEADS * D, mask=inside[:, None], other=0.0)
             value = tl.load(source + 2 * HEADS * D, mask=inside[:, None], other=0.0)
-            scores = tl.dot(query, tl.trans(key)) * scale
-            scores = tl.where(inside[None, :], scores, -float("inf"))
-            scores = tl.exp(scores - tl.max(scores, 1)[:, None])
-            scores = scores / tl.sum(scores, 1)[:, None]
-            mixed = tl.dot(scores.to(value.dtype), value)
-            target = out + at[:, None] * (HEADS * D) + head * D + column[None, :]
-            tl.store(target, mixed.to(value.dtype), mask=inside[:, None])
+            for first in tl.static_range(0, TILE, QUERIES):
+                asking = first + tl.arange(0, QUERIES)
+                asked = (asking < length)[:, None]
+                there = (start + asking).to(tl.int64)[:, None] * (HEADS * D)
+                query = tl.load(qkv + 3 * there + head * D + column[None, :], mask=asked, other=0.0)
+                scores = tl.dot(query, tl.trans(key)) * scale
+                scores = tl.where(inside[None, :], scores, -float("inf"))
+                scores = tl.exp(scores - tl.max(scores, 1)[:, None])
+                scores = scores / tl.sum(scores, 1)[:, None]
+                mixed = tl.dot(scores.to(value.dtype), value)
+                tl.store(out + there + head * D + column[None, :], mixed.to(value.dtype), mask=asked)
 
 
 @triton.jit
 def attention_backward(
     qkv, grad, out, offsets, scale, rows, tokens, HEADS: tl.constexpr, D: tl.constexpr, TILE: tl.constexpr,
-    LOW: tl.constexpr, PER: tl.constexpr,
+    LOW: tl.constexpr, PER: tl.constexpr, QUERIES: tl.constexpr,
 ):  # fmt: skip
     """The gradient of `attention_forward`, whose scores are computed again.
 
@@ -80,25 +84,29 @@ def attention_backward(
         for step in tl.static_range(PER):
             head = tl.program_id(1) * PER + step
             place = at[:, None] * (3 * HEADS * D) + head * D + column[None, :]
-            query = tl.load(qkv + place, mask=inside[:, None], other=0.0)
             key = tl.load(qkv + place + HEADS * D, mask=inside[:, None], other=0.0)
             value = tl.load(qkv + place + 2 * HEADS * D, mask=inside[:, None], other=0.0)
-            given = tl.load(
-                grad + at[:, None] * (HEADS * D) + head * D + column[None, :], mask=inside[:, None], other=0.0
-            )
-            scores = tl.dot(query, tl.trans(key)) * scale
-            scores = tl.where(inside[None, :], scores, -float("inf"))
-            scores = tl.exp(scores - tl.max(scores, 1)[:, None])
-            scores = scores / tl.sum(scores, 1)[:, None]
-            by_score = tl.dot(given, tl.trans(value))
-            by_score = scores * (by_score - tl.sum(scores * by_score, 1)[:, None]) * scale
-            by_score = by_score.to(query.dtype)
-            by_query = tl.dot(by_score, key)
-            by_key = tl.dot(tl.trans(by_score), query)
-            by_value = tl.dot(tl.trans(scores.to(given.dtype)), given)
-            tl.store(out + place, by_query.to(query.dtype), mask=inside[:, None])
-            tl.store(out + place + HEADS * D, by_key.to(query.dtype), mask=inside[:, None])
-            tl.store(out + place + 2 * HEADS * D, by_value.to(query.dtype), mask=inside[:, None])
+            by_key = tl.zeros((TILE, D), tl.float32)
+            by_value = tl.zeros((TILE, D), tl.float32)
+            for first in tl.static_range(0, TILE, QUERIES):
+                asking = first + tl.arange(0, QUERIES)
+                asked = (asking < length)[:, None]
+                there = (start + asking).to(tl.int64)[:, None] * (HEADS * D)
+                query = tl.load(qkv + 3 * there + head * D + column[None, :], mask=asked, other=0.0)
+                given = tl.load(grad + there + head * D + column[None, :], mask=asked, other=0.0)
+                scores = tl.dot(query, tl.trans(key)) * scale
+                scores = tl.where(inside[None, :], scores, -float("inf"))
+                scores = tl.exp(scores - tl.max(scores, 1)[:, None])
+                scores = scores / tl.sum(scores, 1)[:, None]
+                by_score = tl.dot(given, tl.trans(value))
+                by_score = scores * (by_score - tl.sum(scores * by_score, 1)[:, None]) * scale
+                by_score = by_score.to(query.dtype)
+                by_query = tl.dot(by_score, key)
+                tl.store(out + 3 * there + head * D + column[None, :], by_query.to(query.dtype), mask=asked)
+                by_key += tl.dot(tl.trans(by_score), query)
+                by_value += tl.dot(tl.trans(scores.to(given.dtype)), given)
+            tl.store(out + place + HEADS * D, by_key.to(key.dtype), mask=inside[:, None])
+            tl.store(out + place + 2 * HEADS * D, by_value.to(key.dtype), mask=inside[:, None])
 
 
 @triton.jit

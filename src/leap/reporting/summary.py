@@ -47,6 +47,7 @@ def summarise(
         variants[name] = {
             "description": variant.description,
             **over_seeds(seeds),
+            "seeds_measured": sum(seed["checkpoint"] is not None for seed in seeds.values()),
             "spread": spread(list(seeds.values())),
             "seeds": seeds,
         }
@@ -88,7 +89,8 @@ def one_checkpoint(evidence: Evidence, verdict: dict[str, Any] | None, settings:
 
 
 def over_seeds(seeds: dict[str, dict[str, Any]]) -> dict[str, Any]:
-    """The means of several seeds; a verdict passes where every seed's does."""
+    """The means of the seeds that were measured; a verdict passes where every one's does."""
+    seeds = {name: seed for name, seed in seeds.items() if seed["checkpoint"] is not None} or seeds
     if len(seeds) == 1:
         return next(iter(seeds.values()))
     mean: dict[str, Any] = average([{**seed, "gate": None} for seed in seeds.values()])

@@ -10,17 +10,26 @@ from leap.training.step import Step, StepInput
 
 # Real steps, run kernel by kernel before the capture: they compile, tune and allocate.
 WARM_UP = 3
+# DistributedDataParallel rebuilds its buckets and takes times in its first ten steps
+# (https://docs.pytorch.org/docs/stable/notes/cuda.html, "Usage with DistributedDataParallel").
+WARM_UP_SHARED = 11
 
 
 class CapturedStep:
     """Runs a step's first calls as they are, captures the next, and replays it from then on."""
 
-    def __init__(self, step: Step) -> None:
-        """Prepares the capture of `step`, whose inputs must have the same shapes in every call."""
+    def __init__(self, step: Step, stream: torch.cuda.Stream, warm_up: int = WARM_UP) -> None:
+        """Prepares the capture.
+
+        Args:
+            step: its inputs must have the same shapes in every call.
+            stream: for the first calls and the capture; DistributedDataParallel was made on it.
+            warm_up: how many calls run as they are.
+        """
         self.step = step
-        self._calls = 0
+        self._calls, self._warm_up = 0, warm_up
         self._graph: torch.cuda.CUDAGraph | None = None
-        self._stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        self._stream = stream
 
     def __call__(self, given: StepInput) -> Tensor:
         """As `Step.__call__`."""
@@ -29,7 +38,7 @@ class CapturedStep:
         for ours, theirs in zip(self._static.tensors(), given.tensors(), strict=True):
             ours.copy_(theirs, non_blocking=True)
         self._calls += 1
-        if self._calls <= WARM_UP:
+        if self._calls <= self._warm_up:
             self._stream.wait_stream(torch.cuda.current_stream())
             with torch.cuda.stream(self._stream):
                 values = self.step(self._static)
@@ -45,5 +54,6 @@ class CapturedStep:
         self.step.optimizer.zero_grad()
         torch.cuda.synchronize()
         self._graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self._graph):
+        # NCCL's own thread asks for events meanwhile, which only the strictest mode forbids.
+        with torch.cuda.graph(self._graph, stream=self._stream, capture_error_mode="thread_local"):
             self._values = self.step(self._static)

@@ -41,7 +41,8 @@ class Ranks:
         """All processes' vectors, [B / world, D] to [B, D], differentiable; in the order of the ranks."""
         if self.world == 1:
             return vectors
-        return torch.cat(all_gather(vectors.contiguous()))  # type: ignore[no-untyped-call]
+        gathered: Tensor = _gathered(vectors)
+        return gathered
 
     def mean(self, values: Tensor) -> Tensor:
         """The mean over the processes; on the CPU."""
@@ -58,6 +59,12 @@ class Ranks:
         said = torch.tensor(int(here))
         dist.all_reduce(said, op=dist.ReduceOp.MAX, group=self.words)
         return bool(said)
+
+
+@torch.compiler.disable  # type: ignore[untyped-decorator]
+def _gathered(vectors: Tensor) -> Tensor:
+    """Not compiled: torch.compile does not look into this collective's backward."""
+    return torch.cat(all_gather(vectors.contiguous()))  # type: ignore[no-untyped-call]
 
 
 ALONE = Ranks()

@@ -19,7 +19,7 @@ from leap.objective import Objective
 from leap.progress import bar
 from leap.settings.student import TrainSettings
 from leap.teacher import Teacher
-from leap.training.captured import CapturedStep
+from leap.training.captured import WARM_UP, WARM_UP_SHARED, CapturedStep
 from leap.training.checkpoint import TrainingState
 from leap.training.ranks import ALONE, Ranks
 from leap.training.step import Distillation, Step, StepInput, Update, adamw
@@ -34,8 +34,8 @@ class Trainer:
     """Trains a student on a teacher's vectors; stops cleanly, and goes on where it stopped.
 
     One loop for a CPU, a GPU and several: on a GPU rows are packed into batches of one size, layers and loss
-    are compiled, and with one process the whole step is a CUDA graph; each of several processes takes its
-    share of every batch.
+    are compiled, and the whole step is a CUDA graph; each of several processes takes its share of every
+    batch.
     """
 
     def __init__(
@@ -164,19 +164,24 @@ class Trainer:
             compile_layers(self.module.encoder)
             self.module.loss.compile(dynamic=False)
             self.teacher.compile()
-        module: nn.Module = self.module
-        if self.ranks.world > 1:
-            module = nn.parallel.DistributedDataParallel(module, gradient_as_bucket_view=True)
+        if not compiled:
+            log.info("the step runs kernel by kernel, not compiled, in %d process(es)", self.ranks.world)
+            step = Step(self._shared(), self.optimizer, self.teacher, self.settings)
+            return step, step.terms
+        log.info("the step is compiled and one CUDA graph, in %d process(es)", self.ranks.world)
+        stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        with torch.cuda.stream(stream):
+            module = self._shared()
+        torch.cuda.current_stream().wait_stream(stream)
         step = Step(module, self.optimizer, self.teacher, self.settings)
-        captured = compiled and self.ranks.world == 1
-        log.info(
-            "%s",
-            "the step is compiled and one CUDA graph"
-            if captured
-            else f"the step runs kernel by kernel in {self.ranks.world} process(es), "
-            f"{'compiled' if compiled else 'not compiled'}",
-        )
-        return (CapturedStep(step) if captured else step), step.terms
+        warm_up = WARM_UP if self.ranks.world == 1 else WARM_UP_SHARED
+        return CapturedStep(step, stream, warm_up), step.terms
+
+    def _shared(self) -> nn.Module:
+        """The module, its gradients averaged over the processes where there are several."""
+        if self.ranks.world == 1:
+            return self.module
+        return nn.parallel.DistributedDataParallel(self.module, gradient_as_bucket_view=True)
 
     def _read(self, terms: list[str]) -> Line:
         """The figures of the last step, once all steps since the last reading are seen to be finite."""
