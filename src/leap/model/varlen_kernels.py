@@ -47,7 +47,7 @@ def attention_forward(
             source = qkv + at[:, None] * (3 * HEADS * D) + head * D + column[None, :]
             key = tl.load(source + HEADS * D, mask=inside[:, None], other=0.0)
             value = tl.load(source + 2 * HEADS * D, mask=inside[:, None], other=0.0)
-            for first in tl.static_range(0, TILE, QUERIES):
+            for first in range(0, TILE, QUERIES):
                 asking = first + tl.arange(0, QUERIES)
                 asked = (asking < length)[:, None]
                 there = (start + asking).to(tl.int64)[:, None] * (HEADS * D)
@@ -88,7 +88,7 @@ def attention_backward(
             value = tl.load(qkv + place + 2 * HEADS * D, mask=inside[:, None], other=0.0)
             by_key = tl.zeros((TILE, D), tl.float32)
             by_value = tl.zeros((TILE, D), tl.float32)
-            for first in tl.static_range(0, TILE, QUERIES):
+            for first in range(0, TILE, QUERIES):
                 asking = first + tl.arange(0, QUERIES)
                 asked = (asking < length)[:, None]
                 there = (start + asking).to(tl.int64)[:, None] * (HEADS * D)
