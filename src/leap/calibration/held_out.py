@@ -13,6 +13,8 @@ from leap.settings.student import CalibrationSettings
 
 log = logging.getLogger(__name__)
 
+BATCH_SIZE = 256
+
 
 def check_held_out(sentences: Sequence[str], settings: CalibrationSettings) -> None:
     """Refuses, before hours of training, what could not be calibrated after them.
@@ -43,7 +45,7 @@ def calibrate_student(
     if settings is None:
         (folder / FILE).unlink(missing_ok=True)
         return
-    found = calibrate(LeapEncoder(folder, device), sentences, demand(settings))
+    found = calibrate(LeapEncoder(folder, device), sentences, demand(settings), batch_size=BATCH_SIZE)
     found.save(folder)
     for line in lines(found):
         log.info("%s, calibrated: %s", folder, line)

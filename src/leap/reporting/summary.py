@@ -116,10 +116,12 @@ def body(content: dict[str, Any] | None) -> dict[str, Any] | None:
 
 
 def hardware(evidence: Mapping[Checkpoint, Evidence]) -> dict[str, Any] | None:
-    """Where the latency was measured; null where it was not."""
-    for item in evidence.values():
-        if item.latency is not None:
-            return dict(item.latency["environment"])
+    """Where the latency was measured, or the rest where it was not; null where there is no evidence."""
+    for kind in ("latency", "diagnose"):
+        for item in evidence.values():
+            content = getattr(item, kind)
+            if content is not None:
+                return dict(content["environment"])
     return None
 
 
