@@ -27,6 +27,8 @@ def section(folder: Path, root: Path = Path()) -> str:
     table = "\n".join(f"| {' | '.join(cells)} |" for cells in rows)
     machine = hardware.get("card") or f"{hardware['cpu']}, {hardware['cores']} cores"
     commit = f"commit {hardware['commit'][:12]}" if hardware.get("commit") else "commit unknown"
+    if hardware.get("dirty"):
+        commit += " with changes"
     sentences = (summary["run"]["data"] or {}).get("kept")
     text = f", {sentences:,} training sentences" if sentences else ""
     return (

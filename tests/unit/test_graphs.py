@@ -146,9 +146,10 @@ def test_buffers_are_bounded(encoder: Encoder, monkeypatch: pytest.MonkeyPatch) 
     for rows in (1, 2, 4, 8, 16):
         found.run(batch_of([20] * rows), plan)
     assert len(found._kept) == 3
-    monkeypatch.setattr(graphs, "KEPT_TOKENS", found.kept_tokens() - 1)
-    found.run(batch_of([20] * 16), plan)
+    monkeypatch.setattr(graphs, "KEPT_TOKENS", found.kept_tokens())
+    found.run(batch_of([20] * 3), plan)
     assert found.kept_tokens() <= graphs.KEPT_TOKENS
+    monkeypatch.setattr(graphs, "KEPT_TOKENS", 1)
     found.run(batch_of([20] * 40), plan)
     assert len(found._kept) == 1
 
@@ -179,7 +180,13 @@ def test_warming_covers_what_a_schedule_can_ask_for() -> None:
 
 @pytest.mark.parametrize(
     ("rows", "tokens", "longest", "fit"),
-    [(32, 4096, 128, True), (1, 129, 129, False), (4000, 4000, 1, False), (512, 40000, 128, False)],
+    [
+        (32, 4096, 128, True),
+        (1, 256, 256, True),
+        (1, 257, 257, False),
+        (4000, 4000, 1, False),
+        (512, 40000, 128, False),
+    ],
 )
 def test_what_fits(rows: int, tokens: int, longest: int, fit: bool) -> None:
     assert graphs.fits(rows, tokens, longest) is fit

@@ -17,6 +17,7 @@ from leap.exits.graphs import GraphEncoder
 from leap.exits.paths import FastPath, GraphPath, Paths
 from leap.exits.plan import Plan
 from leap.exits.policy import Fixed, Patient
+from leap.exits.trust import LENGTHS
 from leap.model.batches import Batch, pack
 from leap.model.encoder import Encoder, EncoderConfig
 
@@ -216,7 +217,7 @@ def test_a_path_is_compared_once(tiny_model: LeapEncoder) -> None:
     path.graphs.run = lambda batch, plan: (ran.append(batch.rows), run(batch, plan))[1]  # type: ignore[assignment,func-returns-value]
     for _ in range(2):
         found.exits(pack([[2, 7, 3]]), ExitRule(0.5, 2))
-    assert ran == [16] * 9 + [1, 1]
+    assert ran == [len(LENGTHS)] * 9 + [1, 1]
     assert not path.graphs.always
 
 

@@ -62,7 +62,8 @@ def test_what_is_missing_is_null_and_reads_missing(project: Path) -> None:
     leap, baseline = summary["variants"]["leap"], summary["variants"]["baseline"]
     assert leap["retrieval"]["second"] is None
     assert leap["latency"] is None
-    assert summary["hardware"] is None
+    diagnosed = json.loads(Path("evaluations/leap-1/diagnose.json").read_text())
+    assert summary["hardware"] == diagnosed["environment"]
     assert mean_ndcg(leap, "exit") is None  # the mean of one of two collections would mislead
     cells = dict(zip(COLUMNS, row("leap", leap), strict=True))
     assert cells["nDCG exit"] == cells["speed-up"] == cells["verdict"] == "missing"
@@ -113,6 +114,8 @@ def test_a_seed_without_verdict_leaves_the_variant_without_one(project: Path) ->
     leap = made(settings)["variants"]["leap"]
     assert leap["gate"] is None
     assert row("leap", leap)[COLUMNS.index("verdict")] == "missing"
+    assert leap["sts"]["spearman_exit"] == 0.79  # of the seed that was measured, and the summary says so
+    assert leap["seeds_measured"] == 1
 
 
 def test_a_verdict_on_another_checkpoint_is_left_out(project: Path) -> None:

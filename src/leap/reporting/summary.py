@@ -89,11 +89,11 @@ def one_checkpoint(evidence: Evidence, verdict: dict[str, Any] | None, settings:
 
 
 def over_seeds(seeds: dict[str, dict[str, Any]]) -> dict[str, Any]:
-    """The means of the seeds that were measured; a verdict passes where every one's does."""
-    seeds = {name: seed for name, seed in seeds.items() if seed["checkpoint"] is not None} or seeds
+    """The means of the seeds that were measured; a verdict passes where every seed's does."""
     if len(seeds) == 1:
         return next(iter(seeds.values()))
-    mean: dict[str, Any] = average([{**seed, "gate": None} for seed in seeds.values()])
+    measured = [seed for seed in seeds.values() if seed["checkpoint"] is not None]
+    mean: dict[str, Any] = average([{**seed, "gate": None} for seed in measured or seeds.values()])
     # Not the mean of the seeds' rules: the rule that is best by the mean of their figures.
     mean["recommended"] = recommended(mean["sweep"] or [])
     verdicts = [seed["gate"] for seed in seeds.values()]
