@@ -145,6 +145,8 @@ def _onnxruntime(model: LeapEncoder) -> Padded:
         raise UserError(f"this onnxruntime has no {provider}")
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = torch.get_num_threads()
+    # Its threads would spin on after its call, and whatever is timed next would share its cores with them.
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     with tempfile.TemporaryDirectory() as scratch:
         path = Path(scratch) / "model.onnx"
         with torch.inference_mode(False):

@@ -28,6 +28,7 @@ from leap.model.encoder import Encoder
 from leap.model.find import find_model
 from leap.model.int8 import to_int8
 from leap.model.pooling import normalizes
+from leap.model.small_batches import pack_for_small_batches
 from leap.model.tokenizer import SentenceTokenizer
 
 if TYPE_CHECKING:
@@ -92,6 +93,8 @@ class LeapEncoder:
         self.quantize = quantize
         if quantize is not None:
             self._to_int8()
+        elif self.device.type == "cpu":
+            pack_for_small_batches(self.encoder)
         self.tokenizer = SentenceTokenizer(self.folder)
         self.rule = read_rule(self.folder, self.depth)
         self.normalizes = normalizes(self.folder)
