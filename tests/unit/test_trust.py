@@ -55,9 +55,9 @@ def test_a_path_that_agrees(encoder: Encoder) -> None:
         (lambda plan, vectors, exits: (vectors * torch.nan, exits), "full depth: cosine nan"),
         (
             lambda plan, vectors, exits: (vectors, exits.clamp(max=DEPTH - 1)),
-            "full depth: row 0 of 16 left at",
+            "full depth: row 0 of 17 left at",
         ),
-        (lambda plan, vectors, exits: (vectors, exits + bool(plan.tests)), "forced exits: row 0 of 16"),
+        (lambda plan, vectors, exits: (vectors, exits + bool(plan.tests)), "forced exits: row 0 of 17"),
         (
             lambda plan, vectors, exits: (vectors, exits.where(exits < 4, DEPTH - 1)),
             "full depth",
