@@ -8,7 +8,8 @@ from scipy.stats import spearmanr, t
 from leap.evaluation.neighbours import neighbours
 from leap.exits import ExitRule
 from leap.exits.rules import converged
-from leap.studies.figures import Measured, patience_rows, threshold_rows, usual, width_rows
+from leap.settings.studies import Study
+from leap.studies.figures import Measured, extra_rows, patience_rows, threshold_rows, usual, width_rows
 from leap.studies.over_seeds import over_seeds
 
 ROWS, WIDTH, LAYERS = 24, 8, 5
@@ -69,6 +70,15 @@ def test_patience_counts_layers_in_a_row() -> None:
     taken = Measured(pooled, torch.tensor([0]), torch.tensor([1]), np.ones(1), neighbours(torch.eye(3), 1))
     one, two, three = patience_rows(taken, ExitRule(0.95, 1, 1), [1, 2, 3])
     assert [row["expected_layers"] for row in (one, two, three)] == [2.0, 5.0, 6.0]
+
+
+def test_a_models_own_strategies_stand_beside_pabees(taken: Measured) -> None:
+    rule, own = ExitRule(0.9, 2, 1), {"calibrated": lambda pooled: torch.full((pooled.shape[1],), 3)}
+    asked = {"description": "strategies", "variants": {"leap": {"description": "leap"}}}
+    rows = extra_rows(taken, rule, Study.model_validate(asked | {"patiences": [2]}), own)
+    assert [(row["strategy"], row["expected_layers"]) for row in rows["own"]] == [("calibrated", 3.0)]
+    assert rows["own"][0]["spearman"] == taken.correlation(taken.pooled[3])
+    assert extra_rows(taken, rule, Study.model_validate(asked), own) == {}
 
 
 def test_widths_keep_the_first_dimensions_and_multiply_with_layers(taken: Measured) -> None:

@@ -1,6 +1,6 @@
 """What a model gives on the primary set under any choice of exit layers, from one pass of all layers."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +13,7 @@ from leap.evaluation.encode import layer_vectors
 from leap.evaluation.layers import interpolated, layer_overlaps, layer_rows, share_below
 from leap.evaluation.neighbours import KeptNeighbours, neighbours, overlap
 from leap.evaluation.spearman import Array, spearman
+from leap.evaluation.strategies import Strategy
 from leap.exits import ExitRule, LeapEncoder
 from leap.exits.rules import at_layers, consecutive_similarity, converged, first_layer_at, near_final, patient
 from leap.settings.studies import Study
@@ -144,11 +145,19 @@ def width_rows(taken: Measured, rule: ExitRule, shares: list[float]) -> list[Row
     return rows
 
 
-def extra_rows(taken: Measured, rule: ExitRule, study: Study) -> dict[str, list[Row]]:
-    """What a study measures beside the usual figures."""
+def own_rows(taken: Measured, own: Mapping[str, Strategy]) -> list[Row]:
+    """A row a strategy that belongs to the model: learned heads, calibrated thresholds."""
+    return [{"strategy": name, **taken.figures(leaves(taken.pooled))} for name, leaves in own.items()]
+
+
+def extra_rows(
+    taken: Measured, rule: ExitRule, study: Study, own: Mapping[str, Strategy]
+) -> dict[str, list[Row]]:
+    """What a study measures beside the usual figures; a model's own strategies beside PABEE's."""
     rows = {
         "thresholds": threshold_rows(taken, rule, study.thresholds),
         "patiences": patience_rows(taken, rule, study.patiences),
+        "own": own_rows(taken, own) if study.patiences else [],
         "widths": width_rows(taken, rule, study.widths),
     }
     return {name: found for name, found in rows.items() if found}

@@ -8,6 +8,7 @@ from leap.data.pairs import Pairs, read_pairs
 from leap.environment import environment
 from leap.errors import UserError
 from leap.evaluation.evidence import checkpoint_hash, data_hashes
+from leap.evaluation.strategies import own_strategies
 from leap.exits import ExitRule, LeapEncoder
 from leap.files import read_json
 from leap.settings import Settings
@@ -68,7 +69,7 @@ def one_student(
         "checkpoint": checkpoint_hash(student.folder),
         "training": {key: training.get(key) for key in ("steps", "seconds", "loss")},
         **usual(taken, rule),
-        **extra_rows(taken, rule, block),
+        **extra_rows(taken, rule, block, own_strategies(model, rule)),
     }
     if block.int8:
         found["int8"] = int8_rows(model, pairs, rule, chosen, settings.latency)
