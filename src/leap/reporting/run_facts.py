@@ -14,12 +14,15 @@ def run_facts(settings: Settings, project: Path = Path()) -> dict[str, Any]:
     """Facts of the run; what a stage has not written yet is null.
 
     Returns:
-        seeds, teacher {kind, source, sha256}, data (the counts of extract.json, flat), exit (the rule).
+        seeds, teacher {kind, source, sha256}, data (the counts of extract.json, flat, without its
+        sources'), sources (sentences kept of each), exit (the rule).
     """
     teacher = settings.teacher.model_dump()
     manifest = project / MANIFEST
     cached = read_json(manifest, "dvc repro").get("teacher") if manifest.is_file() else None
-    extract = project / EXTRACT
+    path = project / EXTRACT
+    extract = read_json(path, "dvc repro") if path.is_file() else None
+    sources = extract.pop("sources", {}) if extract else {}
     return {
         "seeds": settings.seeds,
         "teacher": {
@@ -27,7 +30,8 @@ def run_facts(settings: Settings, project: Path = Path()) -> dict[str, Any]:
             "source": next(teacher[key] for key in ("repo", "path", "package") if key in teacher),
             "sha256": cached or teacher.get("sha256"),
         },
-        "data": counts(read_json(extract, "dvc repro")) if extract.is_file() else None,
+        "data": extract and counts(extract),
+        "sources": {name: source["kept"] for name, source in sources.items()},
         "exit": settings.exit.rule(),
     }
 
