@@ -117,20 +117,18 @@ def test_a_file_where_a_folder_should_be(repository: Repository) -> None:
         (repository.root / "verdicts.kept").rename(folder)
 
 
-def test_dvc_repro_goes_on_once_there_is_room(repository: Repository) -> None:
+def test_dvc_repro_goes_on_once_there_is_room(repository: Repository, tmp_path: Path) -> None:
     needs_mounts()
-    repository.write("variants.leap.exit={threshold: 0.9}")
-    broken = full(
-        repository.root / "evaluations/leap-1/sts", "8k", "dvc", "repro", "evaluate_sts@leap-1-software"
-    )
-    output = repository.run(*broken, expect=255)
+    here = repository.copy(tmp_path / "project")
+    here.write("variants.leap.exit={threshold: 0.9}")
+    broken = full(here.root / "evaluations/leap-1/sts", "8k", "dvc", "repro", "evaluate_sts@leap-1-software")
+    output = here.run(*broken, expect=255)
     said_once(output.replace("ERROR: ", ""), "evaluations/leap-1/sts", "No space left on device")
-    output = repository.run("dvc", "repro")
-    assert "evaluate_sts@leap-1-software" in repository.ran(output)
-    assert "train@leap-1" not in repository.ran(output) or "kept" in output
-    assert repository.json("evaluations/leap-1/sts/software.json")["exit_rule"]["threshold"] == 0.9
-    assert "up to date" in repository.run("dvc", "repro")
-    repository.commit()
+    output = here.run("dvc", "repro")
+    assert "evaluate_sts@leap-1-software" in here.ran(output)
+    assert "train@leap-1" not in here.ran(output) or "kept" in output
+    assert here.json("evaluations/leap-1/sts/software.json")["exit_rule"]["threshold"] == 0.9
+    assert "up to date" in here.run("dvc", "repro")
 
 
 def test_a_store_on_a_full_disk_costs_a_warning_and_the_gate_its_promotion(repository: Repository) -> None:
@@ -182,7 +180,7 @@ def test_a_project_that_is_moved(repository: Repository, tmp_path: Path) -> None
 def test_a_project_that_is_cloned_with_its_results(repository: Repository, tmp_path: Path) -> None:
     clone = tmp_path / "clone"
     repository.run("git", "clone", "-q", str(repository.root), str(clone))
-    for folder in ("data", "models", "evaluations", "verdicts", "reports", "mlruns"):
+    for folder in (".dvc/cache", "data", "models", "evaluations", "verdicts", "reports", "mlruns"):
         shutil.copytree(repository.root / folder, clone / folder)
     still_works(clone, repository)
 
