@@ -264,7 +264,10 @@ def interrupt(ours: LeapEncoder) -> Iterator[None]:
             signal.raise_signal(signal.SIGINT)
 
     hook = ours.encoder.layers[1].register_forward_hook(press)
+    # A shell starts what it puts in the background with SIGINT ignored.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
+    signal.signal(signal.SIGINT, before)
     hook.remove()
 
 
