@@ -99,7 +99,7 @@ bench: setup ## measure training and encoding on this machine, after make demo
 	python benchmarks/training.py
 	python benchmarks/encoding.py
 
-gpu-run: ## run the pipeline without DVC and MLflow (params.yaml: leap profile gpu; DEVICES=0,1)
+gpu-run: ## run all stages but validate without DVC and MLflow (params.yaml: leap profile gpu; DEVICES=0,1)
 	python3 scripts/run_stages.py --only settings,extract,cache_teacher
 	python3 scripts/run_stages.py --only train,diagnose,evaluate_sts,evaluate_retrieval --devices "$(DEVICES)"
 	python3 scripts/run_stages.py --only benchmark_latency,gate,report

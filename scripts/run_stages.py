@@ -65,6 +65,12 @@ def chains(chosen: Iterable[Item]) -> list[list[list[str]]]:
     return steps
 
 
+def is_wanted(item: Item, wanted: dict[str, list[str]]) -> bool:
+    """Whether an item is of the named stages, variants and seeds; what it has no axis for rules none out."""
+    named = {"stage": item.stage, **item.axes}
+    return all(str(named[axis]) in names for axis, names in wanted.items() if axis in named)
+
+
 def _step(item: Item) -> str:
     return "checkpoints" if item.stage in OF_A_CHECKPOINT else item.stage
 
@@ -122,23 +128,13 @@ def main() -> None:
     pipeline, params = yaml.load(Path("dvc.yaml")), yaml.load(Path("params.yaml"))
     known = {"stage": pipeline["stages"], "variant": params["variants"], "seed": params["seeds"]}
     asked = {"stage": arguments.only, "variant": arguments.variant, "seed": arguments.seed}
-    wanted = {
-        axis: [str(name) for name in known[axis]] if names is None else names.split(",")
-        for axis, names in asked.items()
-    }
+    wanted = {axis: names.split(",") for axis, names in asked.items() if names is not None}
     for axis, names in wanted.items():
-        unknown = [name for name in names if name not in map(str, known[axis])]
+        have = [str(name) for name in known[axis]]
+        unknown = ", ".join(name for name in names if name not in have)
         if unknown:
-            have = ", ".join(map(str, known[axis]))
-            sys.exit(f"error: no {axis} {', '.join(unknown)} in dvc.yaml and params.yaml: they have {have}")
-    chosen = [
-        item
-        for item in items(pipeline, params)
-        if item.stage in wanted["stage"]
-        and all(
-            str(item.axes.get(axis, names[0])) in names for axis, names in wanted.items() if axis != "stage"
-        )
-    ]
+            sys.exit(f"error: no {axis} {unknown} in dvc.yaml and params.yaml: they have {', '.join(have)}")
+    chosen = [item for item in items(pipeline, params) if is_wanted(item, wanted)]
     for step in chains(chosen):
         failed = run_at_once(step, arguments.devices.split(","))
         if failed:

@@ -59,6 +59,19 @@ def test_the_commands_are_those_that_dvc_would_run() -> None:
     )
 
 
+def test_items_are_chosen_by_stage_variant_and_seed() -> None:
+    module = loaded()
+    trained = module.Item("train", {"variant": "leap", "seed": 1}, "python stages/train.py")
+    shared = module.Item("extract", {}, "python stages/extract.py")
+    for wanted, kept in (
+        ({}, [trained, shared]),
+        ({"stage": ["train"]}, [trained]),
+        ({"variant": ["leap"], "seed": ["1", "2"]}, [trained, shared]),
+        ({"seed": ["2"]}, [shared]),
+    ):
+        assert [item for item in (trained, shared) if module.is_wanted(item, wanted)] == kept
+
+
 def test_chains_share_the_devices_and_a_failure_ends_its_own_only(tmp_path: Path) -> None:
     script = tmp_path / "stage.py"
     script.write_text(

@@ -191,8 +191,7 @@ class GraphEncoder:
             self._wait()
             kept.calls.clear()
             kept.pool = torch.cuda.graph_pool_handle() if self.on_card else None
-        if kept.times:
-            self._note_times(kept)
+        self._note_times(kept)
         return kept
 
     def _traffic_of(self, plan: Plan) -> Traffic:
