@@ -65,13 +65,13 @@ def graphed() -> GraphEncoder:
     return GraphEncoder(random_encoder(*SIZES["384"]).half())
 
 
-@pytest.mark.parametrize("always", [False, True])
+@pytest.mark.parametrize("way", ["scheduled", "always", "alone"])
 @pytest.mark.parametrize("case", CASES)
 def test_every_call_equals_the_slow_twin(
-    engines: tuple[GraphEncoder, Encoder, float, float], case: str, always: bool
+    engines: tuple[GraphEncoder, Encoder, float, float], case: str, way: str
 ) -> None:
     found, twin, tolerance, least = engines
-    found.always = always
+    found.always, found.alone = way == "always", way == "alone"
     batch, depth = batch_of(CASES[case]), found.depth
     pooled = twin(batch)
     for patience in (1, 2):
@@ -177,6 +177,30 @@ def test_mixed_batches_move_and_rows_do_not_depend_on_their_batch(graphed: Graph
         if not near[row]:
             assert layer.item() == exits[row].item()
             assert cosine(alone, vectors[row : row + 1]) >= 0.9999
+
+
+def test_the_device_leaves_out_what_nobody_needs(graphed: GraphEncoder) -> None:
+    batch = batch_of([100] * 4)
+    plan = Plan((math.inf, math.inf, -1.0, math.inf, 2.0, math.inf), 1, 6)
+    graphed.alone = True
+    tested = []
+    for _ in range(TIMES):
+        vectors, exits = graphed.run(batch, plan)
+        assert exits.tolist() == [3] * 4
+        assert cosine(vectors, graphed.encoder(batch)[3]) >= 0.9999
+        (kept,) = graphed._kept.values()
+        tested.append(bool(kept.bucket.counters[5].item()))
+    assert tested == [True, False, False]  # by plain calls everything is computed
+
+
+def test_a_row_alone_goes_on_without_the_host(graphed: GraphEncoder, monkeypatch: pytest.MonkeyPatch) -> None:
+    batch, plan = batch_of([120]), forced_plan(4, 6)
+    for _ in range(100):
+        graphed.learn(plan, graphed.run(batch, plan)[1].tolist())
+    monkeypatch.setattr(GraphEncoder, "_told", lambda *_: pytest.fail("the host looked"))
+    vectors, exits = graphed.run(batch, plan)
+    assert exits.tolist() == [4]
+    assert cosine(vectors, graphed.encoder(batch)[4]) >= 0.9999
 
 
 def test_two_threads_on_two_streams(graphed: GraphEncoder) -> None:

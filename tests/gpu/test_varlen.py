@@ -51,6 +51,37 @@ def test_attention_and_its_gradient_are_the_slow_twins(heads: int, size: int, le
         assert qkv.grad[-IDLE:].count_nonzero() == 0
 
 
+@pytest.mark.parametrize("lengths", [LENGTHS, [100, 128, 3], [200, 3, 256, 129], [1], [256]])
+def test_attention_in_inference_is_the_slow_twin(lengths: list[int]) -> None:
+    torch.manual_seed(0)
+    qkv = torch.randn(sum(lengths) + IDLE, 3 * 384, device="cuda").half()
+    for rows in (1, 40):  # few rows go to one tile, many to one of their size
+        many = lengths * rows
+        repeated = torch.cat([qkv[:-IDLE]] * rows + [qkv[-IDLE:]])
+        with torch.inference_mode():
+            found = varlen.varlen_attention(repeated, offsets_of(many), 12, max(many))
+        wanted = by_row(qkv, lengths, 12)
+        assert _error(found[: sum(lengths)], wanted) < 1e-2
+        assert _error(found[-IDLE - sum(lengths) : -IDLE], wanted) < 1e-2
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("width", [96, 384, 768, 1024])
+def test_the_norm_of_a_sum_is_the_slow_twin(width: int, dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    states, addition = (torch.randn(33, width, device="cuda").to(dtype) for _ in range(2))
+    norm = torch.nn.LayerNorm(width, eps=1e-12).cuda().to(dtype).requires_grad_(False)
+    norm.weight.normal_(1, 0.2)
+    norm.bias.normal_()
+    with torch.inference_mode():
+        assert varlen.adds_and_norms(states, norm.weight)
+        found = varlen.add_norm(states, addition, norm.weight, norm.bias, norm.eps)
+        wanted = norm(states + addition)
+    least = {torch.float16: 2e-3, torch.bfloat16: 2e-2}[dtype]
+    torch.testing.assert_close(found, wanted, atol=least, rtol=least)
+    assert not varlen.adds_and_norms(states, norm.weight)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_means_and_their_gradient_are_the_slow_twins(dtype: torch.dtype) -> None:
     torch.manual_seed(0)

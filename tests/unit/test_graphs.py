@@ -55,10 +55,10 @@ def counted(found: GraphEncoder, name: str) -> list[tuple[object, ...]]:
     return calls
 
 
-@pytest.mark.parametrize("always", [False, True])
-def test_every_batch_leaves_as_layer_by_layer(encoder: Encoder, always: bool) -> None:
+@pytest.mark.parametrize("way", ["scheduled", "always", "alone"])
+def test_every_batch_leaves_as_layer_by_layer(encoder: Encoder, way: str) -> None:
     found, numbers = GraphEncoder(encoder), random.Random(1)
-    found.always = always
+    found.always, found.alone = way == "always", way == "alone"
     moves = counted(found, "_move")
     layers: set[int] = set()
     for seed in range(40):
@@ -77,7 +77,7 @@ def test_every_batch_leaves_as_layer_by_layer(encoder: Encoder, always: bool) ->
         found.learn(plan, exits.tolist())
         layers |= set(exits.tolist())
     assert layers == set(range(1, DEPTH + 1))
-    if always:
+    if way == "always":
         assert len(moves) > 5
         assert {target for _, target in moves} >= {1, 2, 3}
 

@@ -75,7 +75,7 @@ def test_loading_tries_anew_once(cache: Path, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setitem(__import__("sys").modules, "cuda", SimpleNamespace())
     monkeypatch.setitem(__import__("sys").modules, "cuda.bindings", SimpleNamespace(nvrtc=nvrtc))
     made = Compiler()
-    monkeypatch.setattr(compiled, "compiled", lambda options: made())
+    monkeypatch.setattr(compiled, "machine_code", lambda source, options: made())
     seen: list[bytes] = []
 
     def load(binary: bytes) -> tuple[SimpleNamespace, str | None]:
@@ -84,9 +84,9 @@ def test_loading_tries_anew_once(cache: Path, monkeypatch: pytest.MonkeyPatch) -
         return SimpleNamespace(value=not good, name="CUDA_ERROR_INVALID_IMAGE"), "module" if good else None
 
     driver = SimpleNamespace(cuModuleLoadData=load)
-    assert compiled._module(driver, {"D": 384}, (9, 0)) == "module"
+    assert compiled._module(driver, {"D": 384}, "--gpu-architecture=sm_90") == "module"
     assert seen == [b"binary 1", b"binary 2"]
-    assert compiled._module(driver, {"D": 384}, (9, 0)) == "module"
+    assert compiled._module(driver, {"D": 384}, "--gpu-architecture=sm_90") == "module"
     assert made.made == 2
 
 

@@ -217,8 +217,9 @@ def test_a_path_is_compared_once(tiny_model: LeapEncoder) -> None:
     path.graphs.run = lambda batch, plan: (ran.append(batch.rows), run(batch, plan))[1]  # type: ignore[assignment,func-returns-value]
     for _ in range(2):
         found.exits(pack([[2, 7, 3]]), ExitRule(0.5, 2))
-    assert ran == [len(LENGTHS)] * 9 + [1, 1]
+    assert ran == [len(LENGTHS)] * 18 + [1, 1]
     assert not path.graphs.always
+    assert not path.graphs.alone
 
 
 def test_warming(made: MadePath, tiny_model: LeapEncoder) -> None:

@@ -54,6 +54,15 @@ def test_the_host_looks_first_where_all_rows_leave() -> None:
     assert not at_seven.looks_behind(7, 0, 32, 0)
 
 
+def test_the_device_goes_on_alone_where_only_the_end_of_a_batch_matters() -> None:
+    assert schedule(traffic_of([7]), [0.05, 0.03, 0.01]).first_alone(32, 4096) == 7
+    assert schedule(traffic_of([12]), [0.05, 0.03, 0.01]).first_alone(32, 4096) is None
+    spread = traffic_of([6, 7, 8, 9])
+    assert schedule(spread, [0.05, 0.03, 0.01]).first_alone(32, 4096) is None  # rows are worth moving
+    assert schedule(spread, [0.05, 0.049, 0.049]).first_alone(4, 400) == 7
+    assert schedule(spread, [0.05, 0.049, 0.049]).first_alone(1, 100) == 6
+
+
 def test_a_batch_that_will_not_finish_early_is_not_looked_at() -> None:
     never = schedule(traffic_of([12]), [0.05])
     assert never.next_look(0, 32, 4096, 0) == 12

@@ -12,6 +12,7 @@ their number. `ms_event_*` are of single calls, each between two events, which w
 
 import math
 from collections.abc import Callable, Sequence
+from itertools import cycle, islice
 from typing import Any
 
 import torch
@@ -26,6 +27,8 @@ from leap.model.batches import Batch
 # A burst takes about this long, and at most so many calls.
 BURST_MS = 2.0
 BURST_CALLS = 20
+# After so many batches a path knows its traffic: less than a thousandth of what it guessed at first is left.
+TRAFFIC_BATCHES = 200
 
 Forward = Callable[[Batch], Any]
 
@@ -49,7 +52,7 @@ def placed_calls(
     """
     calls: dict[str, Forward] = {}
     for name, plan in plans.items():
-        for row in exits:
+        for row in islice(cycle(exits), TRAFFIC_BATCHES):
             path.learn(plan, row.tolist() if name == "exit" else [plan.stop] * len(row))
         calls[name] = _placed_call(path, batches, plan)
     return calls

@@ -17,6 +17,8 @@ from leap.model.varlen import LONGEST_TILE, TILES
 # What a flag holds: rows that stay above, their tokens below.
 TOKEN_BITS = 17
 ROW_BITS = 13
+# Of a counter: what of it says that any row stays.
+STAYING = 2 ** (ROW_BITS + TOKEN_BITS) - 1
 MOST_ROWS = 2048
 MOST_TOKENS = 2**15
 # Sizes of buckets an octave of tokens: at most a twelfth of a large batch is idle.

@@ -42,11 +42,10 @@ class Kernel:
         self._prepare(driver, shape.shared_bytes(config))
         with torch.cuda.device(device):
             torch.cuda.current_stream(device).synchronize()  # the device's context is there
-            capability = torch.cuda.get_device_capability(device)
-            self._module = _module(driver, definitions(config, shape, dtype), capability)
-            self._function = _checked(driver.cuModuleGetFunction(self._module, b"encode"))
+            self._module = _module(driver, definitions(config, shape, dtype), architecture(device))
+            self._function = checked(driver.cuModuleGetFunction(self._module, b"encode"))
             dynamic = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-            _checked(driver.cuFuncSetAttribute(self._function, dynamic, self._shared_bytes))
+            checked(driver.cuFuncSetAttribute(self._function, dynamic, self._shared_bytes))
 
     def _prepare(self, driver: Any, shared_bytes: int) -> None:
         self._driver = driver
@@ -75,7 +74,7 @@ class Kernel:
                 stream,
                 ctypes.addressof(self._pointers),
             )
-        _checked(launched)
+        checked(launched)
 
 
 def definitions(config: EncoderConfig, shape: TileShape, dtype: torch.dtype) -> dict[str, int]:
@@ -134,47 +133,50 @@ def kept_binary(options: list[str], compiler: str, make: Callable[[], bytes], an
     return binary
 
 
-def _module(driver: Any, defined: dict[str, int], capability: tuple[int, int]) -> Any:
+def architecture(device: torch.device) -> str:
+    """The compiler's option for a device."""
+    return "--gpu-architecture=sm_{}{}".format(*torch.cuda.get_device_capability(device))
+
+
+def _module(driver: Any, defined: dict[str, int], architecture: str) -> Any:
     from cuda.bindings import nvrtc
 
-    options = [
-        f"--gpu-architecture=sm_{capability[0]}{capability[1]}",
-        "--std=c++17",
-        *(f"-D{name}={value}" for name, value in defined.items()),
-    ]
+    options = [architecture, "--std=c++17", *(f"-D{name}={value}" for name, value in defined.items())]
     version = ".".join(map(str, nvrtc.nvrtcVersion()[1:]))
-    error, module = driver.cuModuleLoadData(kept_binary(options, version, lambda: compiled(options)))
+    error, module = driver.cuModuleLoadData(
+        kept_binary(options, version, lambda: machine_code(source(), options))
+    )
     if error.value:
-        binary = kept_binary(options, version, lambda: compiled(options), anew=True)
-        module = _checked(driver.cuModuleLoadData(binary))
+        binary = kept_binary(options, version, lambda: machine_code(source(), options), anew=True)
+        module = checked(driver.cuModuleLoadData(binary))
     return module
 
 
-def compiled(options: list[str]) -> bytes:
-    """encoder.cu as machine code.
+def machine_code(source: str, options: list[str]) -> bytes:
+    """CUDA C++ as machine code.
 
     Raises:
         RuntimeError: it does not compile; the message is the compiler's.
     """
     from cuda.bindings import nvrtc
 
-    program = _checked(nvrtc.nvrtcCreateProgram(source().encode(), b"encoder.cu", 0, None, None))
+    program = checked(nvrtc.nvrtcCreateProgram(source.encode(), b"kernel.cu", 0, None, None))
     try:
         (result,) = nvrtc.nvrtcCompileProgram(program, len(options), [option.encode() for option in options])
         if result != nvrtc.nvrtcResult.NVRTC_SUCCESS:
-            text = b" " * _checked(nvrtc.nvrtcGetProgramLogSize(program))
+            text = b" " * checked(nvrtc.nvrtcGetProgramLogSize(program))
             nvrtc.nvrtcGetProgramLog(program, text)
-            raise RuntimeError(f"encoder.cu does not compile: {text.decode(errors='replace')}")
-        binary: bytes = b" " * _checked(nvrtc.nvrtcGetCUBINSize(program))
-        _checked(nvrtc.nvrtcGetCUBIN(program, binary))
+            raise RuntimeError(f"the CUDA kernel does not compile: {text.decode(errors='replace')}")
+        binary: bytes = b" " * checked(nvrtc.nvrtcGetCUBINSize(program))
+        checked(nvrtc.nvrtcGetCUBIN(program, binary))
     finally:
         nvrtc.nvrtcDestroyProgram(program)
     return binary
 
 
-def _checked(answer: tuple[Any, ...]) -> Any:
-    """A call's result; RuntimeError where its first part is an error."""
+def checked(answer: tuple[Any, ...]) -> Any:
+    """A call's result, several as a list; RuntimeError where its first part is an error."""
     error, *rest = answer
     if error.value:
         raise RuntimeError(f"CUDA: {error.name}")
-    return rest[0] if rest else None
+    return rest if len(rest) > 1 else rest[0] if rest else None

@@ -11,10 +11,11 @@ import triton.language as tl
 def exit_test(
     states, offsets, left, names, recent, vectors, exits, thresholds, counters, flags, epoch,
     layer, before, now, rows, TEST: tl.constexpr, LAST: tl.constexpr, D: tl.constexpr, BLOCK: tl.constexpr,
-    ROW_ONE: tl.constexpr, ALL: tl.constexpr,
+    TOKENS: tl.constexpr, ROW_ONE: tl.constexpr, ALL: tl.constexpr,
 ):  # fmt: skip
     """Pools one layer's states for the rows that are there; a program a row.
 
+    TOKENS are read at a time: all of a long row's by one program, so as many as its warps hold.
     TEST: rows whose cosine with the pooled vector in slot `before` reaches the layer's threshold leave with
     their vector, and the last program tells the host how many rows and tokens stay. LAST: all leave.
     """
@@ -23,14 +24,14 @@ def exit_test(
     start = tl.load(offsets + row)
     length = tl.where(there, tl.load(offsets + row + 1) - start, 0)
     column = tl.arange(0, BLOCK)
-    token = tl.arange(0, 16)
-    total = tl.zeros((BLOCK,), tl.float32)
-    for first in range(0, length, 16):
+    token = tl.arange(0, TOKENS)
+    total = tl.zeros((TOKENS, BLOCK), tl.float32)
+    for first in range(0, length, TOKENS):
         inside = (first + token < length)[:, None] & (column < D)[None, :]
         at = (start + first + token).to(tl.int64)
         values = tl.load(states + at[:, None] * D + column[None, :], mask=inside, other=0.0)
-        total += tl.sum(values.to(tl.float32), 0)
-    mean = total / tl.maximum(length, 1)
+        total += values.to(tl.float32)
+    mean = tl.sum(total, 0) / tl.maximum(length, 1)
     kept = (column < D) & there
     tl.store(recent + (now * rows + row) * D + column, mean, mask=kept)
     if TEST or LAST:

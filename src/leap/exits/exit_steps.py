@@ -7,9 +7,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from leap.exits.buckets import ROW_BITS, TOKEN_BITS, Bucket, Level
+from leap.exits.buckets import ROW_BITS, STAYING, TOKEN_BITS, Bucket, Level
+from leap.model import varlen
 
 POOL, TEST, LAST = 1, 2, 3
+# Rows up to so many tokens are read by four warps.
+SHORT = 32
 
 
 def exit_step(bucket: Bucket, level: Level, states: Tensor, layer: int, patience: int, kind: int) -> None:
@@ -38,11 +41,14 @@ def launch_exit_test(
 ) -> None:
     """The kernel on these buffers."""
     rows, width = level.shape.rows, states.shape[1]
+    block = varlen.power_of_two(width)
+    # Of long rows, a program holds 64 numbers a thread in sixteen warps: few loads that wait for one another.
+    tokens, warps = (16, 4) if level.shape.longest <= SHORT else (min(64, 2**15 // block), 16)
     kernel[(rows,)](  # type: ignore[index]
         states, level.offsets, level.left, level.names, level.recent, bucket.vectors, bucket.exits,
         bucket.thresholds, bucket.counters, bucket.flags, bucket.epoch, layer, before, now, rows,
-        TEST=kind == TEST, LAST=kind == LAST, D=width, BLOCK=_power_of_two(width),
-        ROW_ONE=2**TOKEN_BITS, ALL=2 ** (ROW_BITS + TOKEN_BITS) - 1, num_warps=4,
+        TEST=kind == TEST, LAST=kind == LAST, D=width, BLOCK=block, TOKENS=tokens,
+        ROW_ONE=2**TOKEN_BITS, ALL=STAYING, num_warps=warps,
     )  # fmt: skip
 
 
@@ -62,8 +68,8 @@ def launch_compact(kernel: object, source: Level, target: Level) -> None:
     kernel[(rows + 1,)](  # type: ignore[index]
         source.states, source.offsets, source.left, source.names, source.recent,
         target.states, target.offsets, target.left, target.names, target.recent,
-        rows, target.shape.rows, SLOTS=source.shape.slots, D=width, BLOCK=_power_of_two(width),
-        BLOCK_ROWS=_power_of_two(rows + 1), num_warps=4,
+        rows, target.shape.rows, SLOTS=source.shape.slots, D=width, BLOCK=varlen.power_of_two(width),
+        BLOCK_ROWS=varlen.power_of_two(rows + 1), num_warps=4,
     )  # fmt: skip
 
 
@@ -106,7 +112,3 @@ def _move_slowly(source: Level, target: Level) -> None:
     target.left[:rows], target.left[rows:] = 0, -1
     target.names[:rows] = source.names[stays]
     target.recent[:, :rows] = source.recent[:, stays]
-
-
-def _power_of_two(number: int) -> int:
-    return 1 << (number - 1).bit_length()

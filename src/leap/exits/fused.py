@@ -17,6 +17,7 @@ from leap.exits.plan import Plan, fixed_plan
 from leap.exits.tiles import Layout, TileShape
 from leap.model.batches import Batch
 from leap.model.encoder import Encoder, EncoderConfig, Layer
+from leap.model.varlen import power_of_two
 
 # Work space, plans and layouts kept: streams in use at once, exit rules, and batches' lengths.
 STREAMS = 4
@@ -186,7 +187,7 @@ class FusedEncoder:
         work = self._work.get(stream)
         if work is None or len(work["states"]) < tokens + SPARE or len(work["recent"]) < pooled:
             have = (len(work["states"]), len(work["recent"])) if work else (0, 0)
-            sizes = max(have[0], _power_of_two(tokens) + SPARE), max(have[1], _power_of_two(pooled))
+            sizes = max(have[0], power_of_two(tokens) + SPARE), max(have[1], power_of_two(pooled))
             self._work[stream] = work = _work_space(self.encoder, *sizes, self.processors)
         self._work.move_to_end(stream)
         while len(self._work) > STREAMS:
@@ -214,10 +215,6 @@ def unsupported(encoder: Encoder) -> str | None:
 def fits(batch: Batch, config: EncoderConfig, most_tokens: int = MOST_TOKENS) -> bool:
     """Whether the kernel takes the batch: no row longer than the largest tile, and not too many tokens."""
     return batch.groups[-1].length <= longest_row(config) and len(batch.ids) <= most_tokens
-
-
-def _power_of_two(number: int) -> int:
-    return 1 << (number - 1).bit_length()
 
 
 def _joined(encoder: Encoder) -> tuple[Tensor, Tensor]:

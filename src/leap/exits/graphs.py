@@ -2,7 +2,8 @@
 
 A batch lies in buffers of fixed size (`leap.exits.buckets`). Stretches of layers are graphs that test exits
 on the device; after some of them the host reads in pinned memory how many rows stay (`leap.exits.schedule`
-says where that pays), stops when none does, and moves the rest into smaller buffers. The slow twin is
+says where that pays), stops when none does, and moves the rest into smaller buffers. Where only the end of
+a whole batch is of interest, the device sees to it alone (`leap.exits.conditional`). The slow twin is
 `leap.exits.forward`; on a CPU the same schedule runs with plain calls instead of graphs.
 """
 
@@ -10,10 +11,10 @@ import os
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import combinations
+from itertools import combinations, pairwise
 from threading import Lock
 from typing import Any
 
@@ -21,6 +22,7 @@ import torch
 from torch import Tensor
 
 from leap.exits.buckets import MOST_ROWS, MOST_TOKENS, Bucket, Shape, numbers_of, shape_of
+from leap.exits.conditional import conditions
 from leap.exits.exit_steps import LAST, exit_step, move_step
 from leap.exits.plan import Plan
 from leap.exits.schedule import Clock, Schedule, Traffic
@@ -87,8 +89,10 @@ class GraphEncoder:
         self.depth = encoder.config.layers
         self.device = encoder.words.weight.device
         self.on_card = self.device.type == "cuda"
-        # Looks at every test and moves whenever rows fit: for tests.
+        # Looks at every test and moves whenever rows fit, or leaves every test to the device: for tests.
         self.always = False
+        self.alone = False
+        self._conditions = conditions(self.device)
         self._kept: OrderedDict[Shape, Kept] = OrderedDict()
         self._traffic: OrderedDict[Plan, Traffic] = OrderedDict()
         self._lock = Lock()
@@ -155,6 +159,9 @@ class GraphEncoder:
                 for source in range(target):
                     for _ in range(2):
                         self._move(kept, source, target)
+            for first in plan.tests if self._conditions else ():
+                for _ in range(2):
+                    self._alone(kept, first, plan)
             kept.times.clear()  # of layers without rows
 
     def kept_tokens(self) -> int:
@@ -210,6 +217,10 @@ class GraphEncoder:
     def _pass(self, kept: Kept, placed: Placed, plan: Plan) -> None:
         schedule = self._schedule(kept, plan)
         schedule.begin()
+        first = self._first_alone(kept, schedule, placed, plan)
+        if first is not None:
+            self._alone(kept, first, plan)
+            return
         rows, tokens, level, known = placed.rows, placed.tokens, 0, 0
         at = self._stretch(kept, level, 0, schedule.next_look(0, rows, tokens, level), plan)
         while at < plan.stop:
@@ -227,6 +238,13 @@ class GraphEncoder:
                 level = better
             if not ahead:
                 at = self._stretch(kept, level, at, schedule.next_look(at, rows, tokens, level), plan)
+
+    def _first_alone(self, kept: Kept, schedule: Schedule, placed: Placed, plan: Plan) -> int | None:
+        """The first test that the device looks at if it goes on alone; None where the host takes part."""
+        if self.alone:
+            return plan.tests[0] if plan.tests else None
+        measured = self._conditions is not None and not kept.clock.wants(0)
+        return schedule.first_alone(placed.rows, placed.tokens) if measured and not self.always else None
 
     def _schedule(self, kept: Kept, plan: Plan) -> Schedule:
         traffic = self._traffic_of(plan)
@@ -284,6 +302,23 @@ class GraphEncoder:
                 exit_step(bucket, level, states, layer, plan.patience, kind)
         if last < plan.stop:
             level.states[: len(batch.ids)] = states
+
+    def _alone(self, kept: Kept, first: int, plan: Plan) -> None:
+        """Computes a batch without the host, which does not look: the device does, from test `first` on."""
+        kept.bucket.runs += 1
+        key = ("alone", first, plan.tests, plan.patience, plan.stop)
+        looks = [layer for layer in plan.tests if layer >= first]
+        replay = self._call(kept, key, lambda: self._parts(kept.bucket, looks, plan))
+        if replay is not None:
+            replay()
+
+    def _parts(self, bucket: Bucket, looks: list[int], plan: Plan) -> None:
+        capturing = self._conditions if self.on_card and torch.cuda.is_current_stream_capturing() else None
+        with capturing.parts() if capturing else nullcontext() as if_rows_stay:
+            for first, last in pairwise([0, *looks, plan.stop]):
+                if first and if_rows_stay:
+                    if_rows_stay(bucket.counters[first : first + 1])
+                self._layers(bucket, 0, first, last, plan)
 
     def _move(self, kept: Kept, source: int, target: int) -> None:
         levels = kept.bucket.levels

@@ -153,13 +153,15 @@ class GraphPath:
                 return
             encoder = self.graphs.encoder
             batch = made_batch(encoder, LONGEST_TILE)
-            self.graphs.always = True  # every look and every move is compared
-            try:
-                reason = disagreement(self.graphs.run, encoder, batch, times=3)
-            finally:
-                self.graphs.always = False
-            if reason:
-                raise DisagreementError(reason)
+            # Every look and every move of the host is compared, and every look of the device.
+            for way in ("always", "alone"):
+                setattr(self.graphs, way, True)
+                try:
+                    reason = disagreement(self.graphs.run, encoder, batch, times=3)
+                finally:
+                    setattr(self.graphs, way, False)
+                if reason:
+                    raise DisagreementError(reason)
             self._trusted = True
 
 

@@ -80,11 +80,13 @@ class Schedule:
     always: bool = False
     _batches: int = 0
     _answers: dict[tuple[int, ...], int] = field(default_factory=dict)
+    _alone: dict[tuple[int, int], int | None] = field(default_factory=dict)
 
     def begin(self) -> None:
         """A batch begins: now and then traffic and clock are asked anew."""
         if self.always or self._batches % REMEMBERED == 0:
             self._answers.clear()
+            self._alone.clear()
         self._batches += 1
 
     def next_look(self, at: int, rows: int, tokens: int, level: int) -> int:
@@ -99,6 +101,18 @@ class Schedule:
         if question not in self._answers:
             self._answers[question] = self._next_look(*question)
         return self._answers[question]
+
+    def first_alone(self, rows: int, tokens: int) -> int | None:
+        """The first layer to look at, where the device may look by itself; None where the host should.
+
+        The device can end a batch, but only the host moves rows to a smaller level, or knows that no look
+        pays.
+        """
+        if (rows, tokens) not in self._alone:
+            first = self._next_look(0, rows, tokens, 0)
+            moving = any(self._moving(layer, 0, rows, tokens, 0) > LOOK_MS for layer in self.tests)
+            self._alone[rows, tokens] = None if first == self.stop or moving else first
+        return self._alone[rows, tokens]
 
     def looks_behind(self, layer: int, at: int, rows: int, level: int) -> bool:
         """Whether to launch what follows a look at `layer` before it is answered.
@@ -131,9 +145,14 @@ class Schedule:
 
     def _gain(self, layer: int, at: int, rows: int, tokens: int, level: int) -> float:
         """Milliseconds that looking at a layer saves on average: layers after the last exit, and rows."""
-        left, now = self.stop - layer, self.clock.layer(level)
-        done = self._all_gone(layer, at, rows)
+        saved = (self.stop - layer) * self.clock.layer(level)
+        return self._all_gone(layer, at, rows) * saved + self._moving(layer, at, rows, tokens, level)
+
+    def _moving(self, layer: int, at: int, rows: int, tokens: int, level: int) -> float:
+        """Milliseconds saved on average by moving the rows that stay after a layer, if any does."""
         share = self.traffic.staying(layer, at)
         smaller = self.better_level(layer, round(rows * share), round(tokens * share), level)
-        moved = left * (now - self.clock.layer(smaller)) - MOVE_MS if smaller != level else 0.0
-        return done * left * now + (1 - done) * max(moved, 0.0)
+        if smaller == level:
+            return 0.0
+        saved = (self.stop - layer) * (self.clock.layer(level) - self.clock.layer(smaller)) - MOVE_MS
+        return (1 - self._all_gone(layer, at, rows)) * max(saved, 0.0)

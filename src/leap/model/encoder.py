@@ -158,12 +158,9 @@ class Layer(nn.Module):
 
     def forward(self, states: Tensor, batch: Batch) -> Tensor:
         """[N, D] to [N, D]."""
-        # Under autocast a norm gives float32; the states between the products stay as narrow as they came.
-        dtype = states.dtype
         mixed = self.attention_out(self._attend(self.qkv(states), batch))
-        states = self.attention_norm(states + mixed).to(dtype)
-        out: Tensor = self.norm(states + self.down(F.gelu(self.up(states)))).to(dtype)
-        return out
+        states = _added(states, mixed, self.attention_norm)
+        return _added(states, self.down(F.gelu(self.up(states))), self.norm)
 
     def _attend(self, qkv: Tensor, batch: Batch) -> Tensor:
         if batch.offsets is not None and self.relative is None and varlen.handles(qkv, self.heads):
@@ -179,6 +176,14 @@ class Layer(nn.Module):
             attended = attention(query, key, value, corner)
             parts.append(attended.transpose(1, 2).reshape(-1, width))
         return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+
+def _added(states: Tensor, addition: Tensor, norm: nn.LayerNorm) -> Tensor:
+    """The norm of the sum, [N, D], as narrow as the states came: under autocast a norm gives float32."""
+    if varlen.adds_and_norms(states, norm.weight):
+        return varlen.add_norm(states, addition, norm.weight, norm.bias, norm.eps)
+    out: Tensor = norm(states + addition)
+    return out.to(states.dtype)
 
 
 def attention(query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None = None) -> Tensor:

@@ -22,6 +22,9 @@ LONGEST_TILE_TRAINED = {16: LONGEST_TILE, 32: LONGEST_TILE}
 _WARPS = {16: 1, 32: 1, 64: 4, 128: 8, LONGEST_TILE: 8}
 # Queries at a time, of each tile that does not take all at once; with more, registers spill on sm_90.
 _QUERIES = {LONGEST_TILE: 16}
+# Up to so many rows times heads, in inference, all rows go to the longest's tile: what that wastes on short
+# ones is less than the launches of the smaller tiles, some 2 microseconds each in every layer.
+ONE_LAUNCH = 512
 
 
 def available(device: torch.device) -> bool:
@@ -58,6 +61,31 @@ def varlen_attention(qkv: Tensor, offsets: Tensor, heads: int, longest: int) -> 
     return mixed.reshape(len(qkv), -1)  # type: ignore[no-any-return]
 
 
+def adds_and_norms(states: Tensor, weight: Tensor) -> bool:
+    """Whether `add_norm` computes such states: half precision on CUDA, in inference, weights of their kind.
+
+    Not within `torch.compile`, which fuses a norm with what stands beside it.
+    """
+    half = states.dtype in (torch.float16, torch.bfloat16) and states.dtype == weight.dtype
+    eager = torch.is_inference_mode_enabled() and not torch.compiler.is_compiling()
+    return half and eager and available(states.device)
+
+
+def add_norm(states: Tensor, addition: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
+    """The layer norm of states + addition in one kernel; [N, D] in half precision on CUDA, no gradient."""
+    out = torch.empty_like(states)
+    _kernels().add_norm_forward[(len(states),)](
+        states, addition.contiguous(), weight, bias, out, eps,
+        WIDTH=states.shape[1], BLOCK=power_of_two(states.shape[1]), num_warps=4,
+    )  # fmt: skip
+    return out
+
+
+def power_of_two(number: int) -> int:
+    """The smallest power of two that is not less."""
+    return 1 << (number - 1).bit_length()
+
+
 def segment_mean(states: Tensor, offsets: Tensor) -> Tensor:
     """The mean of each row's tokens; [N, D] on CUDA and [B + 1] int32 to [B, D] float32."""
     return torch.ops.leap.segment_mean(states, offsets)  # type: ignore[no-any-return]
@@ -77,8 +105,11 @@ def _launch(
     size = source[0].shape[1] // 3 // heads
     low = 0
     # One program clears all idle tokens: nobody reads them where nothing is trained.
-    tokens = 0 if torch.is_inference_mode_enabled() else len(out)
+    inference = torch.is_inference_mode_enabled()
+    tokens = 0 if inference else len(out)
     for tile in TILES:
+        if tile < longest and inference and (len(offsets) - 1) * heads <= ONE_LAUNCH:
+            continue
         per = next(per for per in (4, 3, 2, 1) if heads % per == 0) if tile <= 32 else 1
         grid = (len(offsets), heads // per)
         kernel[grid](

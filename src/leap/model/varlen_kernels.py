@@ -1,4 +1,4 @@
-"""Triton kernels for short packed rows: attention and the mean over a row's tokens.
+"""Triton kernels for short packed rows: attention, the mean over a row's tokens, and the layers' norms.
 
 A program computes one row and a few heads with all keys of the row in one tile, so a row of sixteen tokens
 costs a 16 x 16 product; flash attention pads every row to 128. The largest tile takes its queries a part at a
@@ -107,6 +107,28 @@ def attention_backward(
                 by_value += tl.dot(tl.trans(scores.to(given.dtype)), given)
             tl.store(out + place + HEADS * D, by_key.to(key.dtype), mask=inside[:, None])
             tl.store(out + place + 2 * HEADS * D, by_value.to(key.dtype), mask=inside[:, None])
+
+
+@triton.jit
+def add_norm_forward(states, addition, weight, bias, out, eps, WIDTH: tl.constexpr, BLOCK: tl.constexpr):
+    """out = the layer norm of states + addition, all [N, WIDTH]; a program a token.
+
+    The sum is rounded as PyTorch rounds it between its two kernels; everything after is float32.
+    """
+    column = tl.arange(0, BLOCK)
+    inside = column < WIDTH
+    place = tl.program_id(0).to(tl.int64) * WIDTH + column
+    summed = tl.load(states + place, mask=inside, other=0.0) + tl.load(
+        addition + place, mask=inside, other=0.0
+    )
+    summed = summed.to(tl.float32)
+    mean = tl.sum(summed, 0) / WIDTH
+    centred = tl.where(inside, summed - mean, 0.0)
+    scale = 1 / tl.sqrt(tl.sum(centred * centred, 0) / WIDTH + eps)
+    slope = tl.load(weight + column, mask=inside, other=0.0).to(tl.float32)
+    shift = tl.load(bias + column, mask=inside, other=0.0).to(tl.float32)
+    normed = centred * scale * slope + shift
+    tl.store(out + place, normed.to(out.dtype.element_ty), mask=inside)
 
 
 @triton.jit
