@@ -47,10 +47,11 @@ def exit_forward(
             if similarities is not None and by_similarity is not None:
                 similarities[number] = F.cosine_similarity(pooled, recent[-by_similarity.patience], dim=-1)
             leaves = policy.leaves(number, pooled, recent).cpu()
-            if leaves.any():
+            leave = leaves.tolist()  # each question to a tensor takes microseconds, at every check
+            if any(leave):
                 vectors[rows[leaves]] = pooled[leaves]
                 exits[rows[leaves]] = number
-                if leaves.all():
+                if all(leave):
                     break
                 stays = ~leaves
                 batch, states = batch.keep(stays, states)
