@@ -54,11 +54,21 @@ def varlen_attention(qkv: Tensor, offsets: Tensor, heads: int, longest: int) -> 
     trained = LONGEST_TILE_TRAINED.get(size, 128) if torch.is_grad_enabled() else LONGEST_TILE
     if longest <= trained:
         return torch.ops.leap.short_attention(qkv, offsets, heads, longest)  # type: ignore[no-any-return]
+    return _flash_attention(qkv, offsets, heads, longest)
+
+
+def _flash_attention(qkv: Tensor, offsets: Tensor, heads: int, longest: int) -> Tensor:
     from torch.nn.attention.varlen import varlen_attn
 
-    query, key, value = qkv.view(len(qkv), 3, heads, -1).unbind(1)
+    # Flash attention leaves idle tokens and their gradients as they lie in memory; a number that is none
+    # there would reach the weights' gradients.
+    trained = torch.is_grad_enabled()
+    idle = torch.arange(len(qkv), device=qkv.device)[:, None] >= offsets[-1]
+    given = qkv.masked_fill(idle, 0) if trained else qkv
+    query, key, value = given.view(len(qkv), 3, heads, -1).unbind(1)
     mixed: Any = varlen_attn(query, key, value, offsets, offsets, longest, longest)
-    return mixed.reshape(len(qkv), -1)  # type: ignore[no-any-return]
+    out: Tensor = mixed.reshape(len(qkv), -1)
+    return out.masked_fill(idle, 0) if trained else out
 
 
 def adds_and_norms(states: Tensor, weight: Tensor) -> bool:
