@@ -5,6 +5,8 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
+from leap.one_thread import one_thread
+
 
 class LeastSquares:
     """Accumulates X^T X and X^T Y in float64, for a stack of problems (one a layer)."""
@@ -22,7 +24,8 @@ class LeastSquares:
             targets: [K, B, T], or [B, T] for the same in every problem.
         """
         inputs, targets = inputs.double(), targets.double()
-        moments, products = inputs.mT @ inputs, inputs.mT @ targets
+        with one_thread():
+            moments, products = inputs.mT @ inputs, inputs.mT @ targets
         if self._moments is None or self._products is None:
             self._moments, self._products = moments, products
         else:
@@ -44,7 +47,10 @@ class LeastSquares:
         # A column of zeros only (a dead layer) must not make the system singular.
         penalty = (ridge * scale).clamp_min(torch.finfo(torch.float64).tiny)
         eye = torch.eye(columns, dtype=torch.float64, device=scale.device)
-        solution: Tensor = torch.linalg.solve(self._moments + penalty[:, None, None] * eye, self._products)
+        with one_thread():
+            solution: Tensor = torch.linalg.solve(
+                self._moments + penalty[:, None, None] * eye, self._products
+            )
         return solution.float()
 
 

@@ -12,9 +12,11 @@ from leap.errors import UserError
 from leap.exits.rules import ExitRule
 from leap.files import write_sealed
 from leap.model.encoder import Encoder, EncoderConfig
+from leap.model.families import BERT
 from leap.model.find import CHANGING
 from leap.model.locate import locate
 from leap.model.tokenizer import lowers_case
+from leap.one_thread import one_thread
 from leap.settings.student import ColdStart, GrownStart, StudentSettings
 from leap.sums import write_sums
 
@@ -51,7 +53,7 @@ def start_student(
         started = _fitting(Encoder.load(folder, settings.layers), settings, folder)
         started.pooling = "mean"  # LEAP's vectors are means, whatever the checkpoint was made for
         return started, None
-    encoder = Encoder(_shape(settings, EncoderConfig.load(teacher_folder)))
+    encoder = Encoder(_cold_shape(settings, EncoderConfig.load(teacher_folder)))
     encoder.apply(_random)
     basis = None
     if start.embeddings == "teacher":
@@ -108,7 +110,6 @@ def save_student(
 
 
 def _shape(settings: StudentSettings, teacher: EncoderConfig) -> EncoderConfig:
-    """The student is of its teacher's family, whose tokenizer it uses."""
     if settings.max_length > teacher.max_tokens:
         raise UserError(
             f"student.max_length {settings.max_length} is above the teacher's {teacher.max_tokens} positions"
@@ -120,6 +121,17 @@ def _shape(settings: StudentSettings, teacher: EncoderConfig) -> EncoderConfig:
         heads=settings.heads,
         intermediate=settings.intermediate,
     )
+
+
+def _cold_shape(settings: StudentSettings, teacher: EncoderConfig) -> EncoderConfig:
+    """BERT's, whatever family the teacher is of, with the teacher's vocabulary.
+
+    Nothing of the teacher's layers is taken over, and the packed training and the fastest exits compute BERT:
+    MPNet's bias by relative position, say, would cost a student both.
+    """
+    shape = _shape(settings, teacher)
+    types = max(shape.token_types, 1)
+    return replace(shape, family=BERT, positions=teacher.max_tokens, token_types=types, relative_buckets=0)
 
 
 def _random(module: nn.Module) -> None:
@@ -134,13 +146,16 @@ def _take_embeddings(encoder: Encoder, teacher: Encoder, token_counts: Tensor) -
     """Takes over the teacher's embeddings, in their main directions where the student is narrower."""
     weights = token_counts.double().add(0.1)
     words = teacher.words.weight.detach().double()
-    moments = (words * (weights / weights.sum()).unsqueeze(1)).T @ words
-    basis = torch.linalg.eigh(moments).eigenvectors.flip(1)[:, : encoder.config.width].float()
+    with one_thread():
+        moments = (words * (weights / weights.sum()).unsqueeze(1)).T @ words
+        basis = torch.linalg.eigh(moments).eigenvectors.flip(1)[:, : encoder.config.width].float()
     # An eigenvector's sign is the library's whim; the largest entry made positive settles it.
     basis *= basis.gather(0, basis.abs().argmax(0, keepdim=True)).sign()
     with torch.no_grad():
         encoder.words.weight.copy_(teacher.words.weight @ basis)
-        encoder.places.weight.copy_(teacher.places.weight @ basis)
+        # A family may keep places for padding first.
+        places = teacher.places.weight[teacher.config.first_position :] @ basis
+        encoder.places.weight.copy_(places[: len(encoder.places.weight)])
         if encoder.types is not None and teacher.types is not None:
             encoder.types.weight.copy_(teacher.types.weight @ basis)
     result: Tensor = basis
