@@ -15,11 +15,13 @@ from leap.errors import UserError
 from leap.exits import ExitRule, LeapEncoder
 from leap.model.batches import pack
 from leap.model.encoder import Encoder
+from leap.model.families import BERT
 from leap.model.locate import locate
 from leap.model.relative import distance_buckets
 from leap.model.student import save_student, start_student
 from leap.model.tokenizer import SentenceTokenizer
 from leap.settings.sources import PackageModel
+from leap.training.checkpoint import TrainingState
 
 FAMILIES = ("bert", "distilbert", "mpnet", "roberta", "xlm-roberta")
 SHAPE = {"hidden_size": 16, "num_hidden_layers": 3, "num_attention_heads": 2, "intermediate_size": 32}
@@ -156,11 +158,37 @@ def test_a_student_from_a_checkpoint_is_saved_in_its_family(family: str, tmp_pat
     np.testing.assert_allclose(found, plain(saved).encode(made_texts(5)), atol=1e-5)
 
 
+def test_a_trainings_state_holds_what_layers_share_once(tmp_path: Path) -> None:
+    module = Encoder.load(sentence_folder(tmp_path, "mpnet"))
+    shared = module.layers[0].relative.table.weight
+    assert module.layers[-1].relative.table.weight is shared
+    optimizer = torch.optim.AdamW(module.parameters())
+    module(pack([[2, 3], [2, 5, 3]])).square().sum().backward()
+    optimizer.step()
+    state = TrainingState(tmp_path / "state", {"seed": 1})
+    state.save(module, optimizer, 1, [])
+    wanted = {name: tensor.clone() for name, tensor in module.state_dict().items()}
+    with torch.no_grad():
+        for parameter in module.parameters():
+            parameter.zero_()
+    assert state.restore(module, optimizer) == (1, [])
+    for name, tensor in module.state_dict().items():
+        assert tensor.equal(wanted[name]), name
+    assert module.layers[-1].relative.table.weight is module.layers[0].relative.table.weight
+
+
 @pytest.mark.parametrize("family", FAMILIES)
-def test_a_cold_student_is_of_its_teachers_family(family: str, tmp_path: Path) -> None:
+def test_a_cold_student_is_bert_with_its_teachers_tokens_and_places(family: str, tmp_path: Path) -> None:
     folder = sentence_folder(tmp_path, family)
-    vocabulary = Encoder.load(folder).config.vocabulary
-    encoder, _ = start_student(tiny_variant().student, folder, torch.ones(vocabulary), seed=1)
+    teacher = Encoder.load(folder)
+    encoder, basis = start_student(
+        tiny_variant().student, folder, torch.ones(teacher.config.vocabulary), seed=1
+    )
+    assert (encoder.config.family, encoder.config.relative_buckets) == (BERT, 0)
+    assert encoder.config.max_tokens == teacher.config.max_tokens
+    assert basis is not None
+    first = teacher.places.weight[teacher.config.first_position]
+    torch.testing.assert_close(encoder.places.weight[encoder.config.first_position], first @ basis)
     saved = tmp_path / "saved"
     saved.mkdir()
     save_student(encoder, saved, folder, 24, ExitRule(0.9, 2, 1))

@@ -36,7 +36,8 @@ Halves = np.ndarray[Any, np.dtype[np.float16]]
 
 SHARD_BYTES = 2**30
 SHARD_ROWS = 1024
-BATCH_TOKENS = 2048
+# Tokens computed together: what fits a CPU's caches, and what keeps a card busy.
+BATCH_TOKENS = {"cpu": 2**11, "cuda": 2**15}
 # Sentences that are tokenized and computed before their vectors are written.
 ROWS_TOGETHER = 2**14
 # Rows read from the mapped shards before their pages are given back: the system may map 64 KB around each.
@@ -269,6 +270,6 @@ def _pooled(
     out = np.empty((len(token_ids), len(layers), encoder.config.width), dtype=np.float16)
     mean = max(1, sum(map(len, token_ids)) // len(token_ids))
     device = encoder.words.weight.device
-    for rows, batch in by_length(token_ids, max(1, BATCH_TOKENS // mean)):
+    for rows, batch in by_length(token_ids, max(1, BATCH_TOKENS[device.type] // mean)):
         out[rows] = encoder(batch.to(device))[layers].transpose(0, 1).half().cpu().numpy()
     return out

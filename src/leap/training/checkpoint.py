@@ -40,7 +40,7 @@ class TrainingState:
     ) -> None:
         """Adds the present state, and removes what is more than `keep`."""
         with whole_folder(self.folder / f"step-{step:08d}") as beside:
-            tensors = {f"module.{name}": tensor for name, tensor in module.state_dict().items()}
+            tensors = {f"module.{name}": tensor for name, tensor in _once(module).items()}
             for index, entries in optimizer.state_dict()["state"].items():
                 tensors |= {
                     f"optimizer.{index}.{key}": torch.as_tensor(value) for key, value in entries.items()
@@ -73,7 +73,10 @@ class TrainingState:
                 log.warning("%s is of another run (%s changed): starting anew", folder, ", ".join(changed))
                 self.clear()
                 return 0, []
-            module.load_state_dict(_part(tensors, "module."))
+            weights = _part(tensors, "module.")
+            if weights.keys() != _once(module).keys():
+                raise RuntimeError(f"{folder} holds other weights than the module, whose identity it has")
+            module.load_state_dict(weights, strict=False)
             state = optimizer.state_dict()
             state["state"] = {}
             for name, tensor in _part(tensors, "optimizer.").items():
@@ -101,6 +104,15 @@ def _read(folder: Path) -> dict[str, Any]:
     if sha256_of(folder / TENSORS) != content["tensors"]:
         raise ValueError(f"{TENSORS} was changed after it was written")
     return content
+
+
+def _once(module: nn.Module) -> dict[str, Tensor]:
+    """A module's tensors, one that several layers share (MPNet's bias by relative position) once."""
+    found: dict[int, str] = {}
+    state: dict[str, Tensor] = module.state_dict()
+    for name, tensor in state.items():
+        found.setdefault(tensor.data_ptr(), name)
+    return {name: state[name] for name in found.values()}
 
 
 def _part(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
