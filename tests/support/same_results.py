@@ -17,13 +17,14 @@ OF_THE_DAY = re.compile(r"reports/(data_docs/|report\.|plots/(reduction|latency|
 
 def assert_same_results(found: Path, expected: Path) -> None:
     """Compares two projects that were reproduced from the same settings, data and code."""
-    assert paths(found) == paths(expected)
+    here, there = paths(found), paths(expected)
+    assert here == there, f"only here: {sorted(here - there)}; only there: {sorted(there - here)}"
     for name in sorted(paths(expected)):
         one, other = found / name, expected / name
         if one.is_file() and name != "dvc.lock" and not OF_THE_DAY.match(name):
             assert content(one) == content(other), name
-    assert registry(found) == registry(expected)
-    assert runs(found) == runs(expected)
+    assert registry(found) == registry(expected), (registry(found), registry(expected))
+    assert runs(found) == runs(expected), (runs(found), runs(expected))
 
 
 def paths(project: Path) -> set[str]:
