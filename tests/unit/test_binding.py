@@ -121,6 +121,16 @@ def test_a_stale_rival_is_refused_too() -> None:
     assert f"{path} was edited" in refusal()
 
 
+def test_a_rivals_latency_is_not_needed_its_quality_is() -> None:
+    wanted = judge()["checks"]
+    Path("evaluations/fixed_depth-1/latency.json").unlink()
+    assert judge()["checks"] == wanted
+    Path("evaluations/fixed_depth-1/diagnose.json").unlink()
+    assert "evaluations/fixed_depth-1/diagnose.json is missing" in refusal()
+    LATENCY.unlink()
+    assert "evaluations/leap-1/latency.json is missing" in refusal()
+
+
 def test_all_faults_are_told_at_once() -> None:
     rewrite(LATENCY, lambda content: content.update(speed_up=9.0), sealed=False)
     rewrite(LATENCY.with_name("diagnose.json"), lambda content: content.update(depth=9), sealed=False)

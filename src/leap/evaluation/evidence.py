@@ -157,6 +157,7 @@ def read_evidence(
     root: Path = Path("evaluations"),
     models: Path | None = Path("models"),
     complete: bool = True,
+    latency: bool = True,
 ) -> Evidence:
     """Collects the evidence of one checkpoint.
 
@@ -167,6 +168,7 @@ def read_evidence(
         root: the folder of all evidence.
         models: the folder of all checkpoints; null compares the files with each other only.
         complete: false leaves out what is missing, for a report of what there is.
+        latency: false leaves out a latency that is missing.
 
     Raises:
         UserError: a file is missing (if complete), or was measured on another checkpoint, on another
@@ -178,7 +180,10 @@ def read_evidence(
         folder = models / f"{variant}-{seed}"
         checkpoint = checkpoint_hash(folder) if complete or (folder / WEIGHTS).is_file() else None
     files = evidence_files(variant, seed, settings, root)
-    found = {name: read_evidence_file(path) for name, path in files.items() if complete or path.is_file()}
+    wanted = {name for name in files if complete and (latency or name != "latency")}
+    found = {
+        name: read_evidence_file(path) for name, path in files.items() if name in wanted or path.is_file()
+    }
     refuse_changed({files[name]: content for name, content in found.items()})
     for name, content in found.items():
         checkpoint = checkpoint or content.get("checkpoint")

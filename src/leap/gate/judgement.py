@@ -38,7 +38,8 @@ def judge_checkpoint(
         if name == variant:
             rivals[role] = evidence
         elif (root / f"{name}-{seed}").is_dir():
-            rivals[role] = _bound(settings, name, seed, root, models)
+            # No check compares latencies of two models.
+            rivals[role] = _bound(settings, name, seed, root, models, latency=False)
     return evidence, verdict_of(settings, evidence, rivals)
 
 
@@ -65,7 +66,9 @@ def judge_folder(settings: Settings, folder: Path, models: Path | None = None) -
     return verdicts
 
 
-def _bound(settings: Settings, variant: str, seed: int, root: Path, models: Path | None) -> Evidence:
-    evidence = read_evidence(variant, seed, settings, root, models)
+def _bound(
+    settings: Settings, variant: str, seed: int, root: Path, models: Path | None, latency: bool = True
+) -> Evidence:
+    evidence = read_evidence(variant, seed, settings, root, models, latency=latency)
     refuse_unbound(evidence, settings, root)
     return evidence
