@@ -5,6 +5,7 @@ loads. Hashing costs about a second for each gigabyte or two.
 """
 
 import hashlib
+import json
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -14,6 +15,9 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from leap.files import sha256_of_json
+
+# The one entry of the file's metadata.
+ENTRY = "sealed"
 
 
 class DamagedError(ValueError):
@@ -30,7 +34,9 @@ def save_sealed(tensors: Mapping[str, Tensor], path: Path, metadata: Mapping[str
     """
     plain = {name: tensor.contiguous() for name, tensor in tensors.items()}
     notes = dict(metadata or {})
-    save_file(plain, path, metadata={**notes, "content": _digest(plain, notes)})
+    sealed = {**notes, "content": _digest(plain, notes)}
+    # Safetensors writes several entries in a random order: the same content would have other bytes each time.
+    save_file(plain, path, metadata={ENTRY: json.dumps(sealed, sort_keys=True)})
 
 
 def load_sealed(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
@@ -42,11 +48,11 @@ def load_sealed(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     """
     try:
         with safe_open(path, framework="pt") as file:
-            notes = dict(file.metadata() or {})
+            notes = json.loads((file.metadata() or {}).get(ENTRY, "{}"))
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - no mapping
-    except SafetensorError as error:
+    except (SafetensorError, json.JSONDecodeError) as error:
         raise DamagedError(f"it is not a whole safetensors file ({error})") from None
-    expected = notes.pop("content", None)
+    expected = notes.pop("content", None) if isinstance(notes, dict) else None
     if expected is None:
         raise DamagedError("it does not carry the hash of its content")
     if _digest(tensors, notes) != expected:
