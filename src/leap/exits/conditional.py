@@ -160,9 +160,7 @@ class Conditions:
                 raise RuntimeError(f"conditional nodes gave {total.item()}, not {wanted}")
 
 
-def conditions(
-    device: torch.device, make: Callable[[torch.device], Conditions] = Conditions
-) -> Conditions | None:
+def conditions(device: torch.device) -> Conditions | None:
     """Conditional nodes on a device; None, and a line in the log, where there are none."""
     if device.type != "cuda":
         return None
