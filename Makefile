@@ -76,7 +76,7 @@ test-lowest: export PATH := $(CURDIR)/.venv-lowest/bin:$(PATH)
 test-lowest: setup-lowest ## run the unit tests with the lowest versions that pyproject.toml allows
 	OMP_NUM_THREADS=1 pytest tests/unit --numprocesses auto --dist loadfile --no-loadscope-reorder
 
-test-faults: setup-dev ## kills, full disks, lost servers, bad input (docs/faults.md; about ten minutes on 2 cores)
+test-faults: setup-dev ## kills, full disks, lost servers, bad input (docs/faults.md; some fifteen minutes on 2 cores)
 	OMP_NUM_THREADS=1 pytest tests/faults --numprocesses auto --dist loadfile
 
 check: setup-dev ## lint, types, spelling, security, and that dvc.yaml names the modules in use
