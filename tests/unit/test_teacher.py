@@ -1,6 +1,7 @@
 """The teacher's cache: right numbers, resumed where it was, refused when it is another's."""
 
 import json
+import os
 from pathlib import Path
 
 import numpy as np
@@ -43,13 +44,12 @@ def test_rows_are_the_pooled_layers_in_the_sentences_order(
         torch.testing.assert_close(found[:, place], pooled[[0, 2, 5], 0], atol=2e-3, rtol=2e-3)
 
 
-def test_a_shard_is_written_and_given_back_piece_by_piece(
+def test_a_shard_is_written_piece_by_piece(
     tmp_path: Path, located: Located, sentences: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     together = []
     pooled = cache._pooled
     monkeypatch.setattr(cache, "ROWS_TOGETHER", 25)
-    monkeypatch.setattr(cache, "ROWS_MAPPED", 2)
     monkeypatch.setattr(
         cache,
         "_pooled",
@@ -60,13 +60,35 @@ def test_a_shard_is_written_and_given_back_piece_by_piece(
     assert [shard["rows"] for shard in manifest["shards"]] == [60]
     monkeypatch.undo()
     build_cache(tmp_path / "whole", located, sentences, [2, 5], 32, "cpu")
-    monkeypatch.setattr(cache, "ROWS_MAPPED", 2)
     pieces = opened_from(tmp_path / "pieces", located, sentences)
     whole = opened_from(tmp_path / "whole", located, sentences)
     for wanted in ([24, 25, 59], [0, 26], [59, 1, 24]):
         rows = np.array(wanted)
         one, other = (teacher.vectors(teacher.inputs(rows, fixed=False)) for teacher in (pieces, whole))
         torch.testing.assert_close(one, other, atol=1e-3, rtol=1e-3)
+
+
+def test_reading_rows_keeps_the_cache_out_of_this_processs_memory(
+    tmp_path: Path, located: Located, sentences: list[str]
+) -> None:
+    build_cache(tmp_path / "cache", located, sentences, [5], 32, "cpu")
+    opened = opened_from(tmp_path / "cache", located, sentences)
+    opened.inputs(np.arange(60))
+    mapped = Path("/proc/self/maps")
+    if not mapped.is_file():
+        pytest.skip("the system does not say what is mapped")
+    assert str(tmp_path) not in mapped.read_text()
+
+
+def test_a_shard_that_is_cut_in_use_is_refused(
+    tmp_path: Path, located: Located, sentences: list[str]
+) -> None:
+    build_cache(tmp_path / "cache", located, sentences, [5], 32, "cpu")
+    opened = opened_from(tmp_path / "cache", located, sentences)
+    (shard,) = (tmp_path / "cache").glob("shard-*.bin")
+    os.truncate(shard, shard.stat().st_size - 1)
+    with pytest.raises(UserError, match=r"shard-00000\.bin was cut while it was in use"):
+        opened.inputs(np.arange(60))
 
 
 @pytest.mark.usefixtures("small_shards")

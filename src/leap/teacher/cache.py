@@ -1,9 +1,10 @@
-"""The teacher's pooled layers, cached as memory-mapped shards with a manifest (docs/architecture.md)."""
+"""The teacher's pooled layers, cached as shards with a manifest (docs/architecture.md)."""
 
 import json
 import logging
-import mmap
+import os
 from collections.abc import Iterable, Sequence
+from io import FileIO
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -40,8 +41,6 @@ SHARD_ROWS = 1024
 BATCH_TOKENS = {"cpu": 2**11, "cuda": 2**15}
 # Sentences that are tokenized and computed before their vectors are written.
 ROWS_TOGETHER = 2**14
-# Rows read from the mapped shards before their pages are given back: the system may map 64 KB around each.
-ROWS_MAPPED = 2**12
 
 
 def build_cache(
@@ -111,10 +110,7 @@ class TeacherCache:
         self.layers: list[int] = manifest["layers"]
         self.width: int = manifest["width"]
         self._starts = np.cumsum([0, *(shard["rows"] for shard in manifest["shards"])])
-        self._maps = [self._open(folder, shard) for shard in manifest["shards"]]
-        shape = (-1, len(self.layers), self.width)
-        self._shards = [np.frombuffer(pages, np.float16).reshape(shape) for pages in self._maps]
-        self._mapped = 0
+        self._shards = [self._open(folder, shard) for shard in manifest["shards"]]
 
     def reserve(self, batches: Iterable[Rows]) -> None:
         """As `Teacher.reserve`: a cache's rows are all of one size."""
@@ -133,33 +129,24 @@ class TeacherCache:
 
     def _read(self, indices: Rows) -> Halves:
         out = np.empty((len(indices), len(self.layers), self.width), dtype=np.float16)
-        shard_of = np.searchsorted(self._starts, indices, side="right") - 1
-        for number in np.unique(shard_of):
-            chosen = shard_of == number
-            out[chosen] = self._shards[number][indices[chosen] - self._starts[number]]
-        self._give_back(len(indices))
+        size = 2 * len(self.layers) * self.width
+        room = out.data.cast("B")
+        shards = np.searchsorted(self._starts, indices, side="right") - 1
+        for place, (number, row) in enumerate(zip(shards, indices - self._starts[shards], strict=True)):
+            # Read, not mapped: for a row of a kilobyte the system may map two megabytes (large folios).
+            part = room[place * size : (place + 1) * size]
+            if os.preadv(self._shards[number].fileno(), [part], int(row) * size) != size:
+                raise UserError(f"{self._shards[number].name!s} was cut while it was in use")
         return out
 
-    def _give_back(self, rows: int) -> None:
-        """Unmaps what was read, now and then, so that memory does not fill with the whole cache.
-
-        The pages stay in the system's own cache: reading them again costs no disk.
-        """
-        self._mapped += rows
-        if self._mapped >= ROWS_MAPPED and hasattr(mmap, "MADV_DONTNEED"):
-            self._mapped = 0
-            for pages in self._maps:
-                pages.madvise(mmap.MADV_DONTNEED)
-
-    def _open(self, folder: Path, shard: dict[str, Any]) -> mmap.mmap:
-        path = folder / shard["file"]
+    def _open(self, folder: Path, shard: dict[str, Any]) -> FileIO:
+        path: Path = folder / shard["file"]
         if not path.exists() or sha256_of(path) != shard["sha256"]:
             raise UserError(
                 f"{path} is missing or does not match the manifest's sha256: "
                 "delete the folder and run `dvc repro cache_teacher`"
             )
-        with path.open("rb") as file:
-            return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        return path.open("rb", buffering=0)
 
 
 def identity_of(
