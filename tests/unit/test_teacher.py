@@ -68,9 +68,7 @@ def test_a_shard_is_written_piece_by_piece(
         torch.testing.assert_close(one, other, atol=1e-3, rtol=1e-3)
 
 
-def test_reading_rows_keeps_the_cache_out_of_this_processs_memory(
-    tmp_path: Path, located: Located, sentences: list[str]
-) -> None:
+def test_no_shard_is_mapped(tmp_path: Path, located: Located, sentences: list[str]) -> None:
     build_cache(tmp_path / "cache", located, sentences, [5], 32, "cpu")
     opened = opened_from(tmp_path / "cache", located, sentences)
     opened.inputs(np.arange(60))
