@@ -18,6 +18,7 @@ from dvc.exceptions import DvcException
 from dvc.lock import LockError, make_lock
 from dvc.repo import Repo
 from dvc.rwlock import RWLOCK_FILE, RWLOCK_LOCK, SCHEMA
+from dvc.utils.serialize import EncodingError
 from dvc.utils.strictyaml import YAMLSyntaxError, YAMLValidationError
 from voluptuous import Invalid
 
@@ -52,7 +53,7 @@ def mend(project: Path) -> list[Path]:
 def _is_lockfile(repo: Repo, path: Path) -> bool:
     try:
         Lockfile(repo, str(path)).load()
-    except (YAMLSyntaxError, YAMLValidationError, UnicodeDecodeError):
+    except (YAMLSyntaxError, YAMLValidationError, EncodingError):
         return False
     return True
 
