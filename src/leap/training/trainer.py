@@ -112,7 +112,7 @@ class Trainer:
                 progress.update()
                 if step % self.settings.log_every == 0 or step == self.steps:
                     history.append(self._read(terms) | {"sentences_per_second": clock.rate()})
-                    progress.set_postfix(loss=f"{history[-1]['loss']:.4f}")
+                    progress.set_postfix(loss=f"{history[-1]['loss']:.4f}", refresh=False)
                     if self.ranks.first:
                         on_line(step, history[-1])
                 stop = self.ranks.any(bool(noted))
