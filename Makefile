@@ -49,7 +49,7 @@ setup-lowest: .venv-lowest/ready
 	$(subst .venv,.venv-lowest,$(INSTALL)) --no-deps --no-build-isolation -e .
 	@touch $@
 
-demo: mend ## run the whole pipeline on the embedded profile (12 to 15 minutes on 2 cores)
+demo: mend ## run the whole pipeline on the embedded profile (10 to 15 minutes on 2 cores)
 	dvc repro
 	@leap summary
 	@echo "the report: reports/report.html    the runs and models: make ui"
