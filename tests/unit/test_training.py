@@ -71,6 +71,13 @@ def test_training_lowers_every_term_and_saves_what_leap_encoder_loads(project: P
     assert not project.state.exists()
 
 
+def test_the_bar_keeps_to_its_interval(project: Project, capsys: pytest.CaptureFixture[str]) -> None:
+    """A line a logged step would show the estimate of the first one, which compiles on a card."""
+    project.train(train={"epochs": 12, "log_every": 1})
+    shown = capsys.readouterr().err.count("step/s")
+    assert 1 <= shown < len(project.lines)
+
+
 def test_an_interrupted_training_goes_on_and_ends_bit_for_bit_alike(
     project: Project, tmp_path: Path, teacher: LocalModel, cache: Path, sentences: list[str]
 ) -> None:
