@@ -18,7 +18,7 @@ export MLFLOW_DISABLE_TELEMETRY := true
 export DO_NOT_TRACK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-dev setup-lowest demo studies mend ui test test-lowest test-faults check fix bench gpu-run clean
+.PHONY: help setup setup-dev setup-lowest demo ui test test-lowest test-faults audit check fix bench gpu-run clean
 
 help: ## list the commands
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 18
@@ -49,21 +49,14 @@ setup-lowest: .venv-lowest/ready
 	$(subst .venv,.venv-lowest,$(INSTALL)) --no-deps --no-build-isolation -e .
 	@touch $@
 
-demo: mend ## run the whole pipeline on the embedded profile (10 to 15 minutes on 2 cores)
+demo: setup ## run the whole pipeline on the embedded profile (10 to 15 minutes on 2 cores)
 	dvc repro
 	@leap summary
 	@echo "the report: reports/report.html    the runs and models: make ui"
 
-study-%: mend ## one study of params.yaml (study-ablation), then the report anew; docs/studies.md
-	dvc repro studies/dvc.yaml:study@$*
+study-%: setup ## one study of params.yaml (study-ablation), then the report again; docs/studies.md
+	python stages/study.py --study $*
 	dvc repro --single-item --force report
-
-studies: mend ## all studies (about half an hour on 2 cores), then the report anew
-	dvc repro studies/dvc.yaml
-	dvc repro --single-item --force report
-
-mend: setup ## put right what a kill left of DVC's own files (docs/faults.md); the commands above begin with it
-	@python scripts/mend.py
 
 ui: setup ## open MLflow on http://127.0.0.1:5000
 	@leap track
@@ -79,30 +72,30 @@ test-lowest: setup-lowest ## run the unit tests with the lowest versions that py
 test-faults: setup-dev ## kills, full disks, lost servers, bad input (docs/faults.md; some fifteen minutes on 2 cores)
 	OMP_NUM_THREADS=1 pytest tests/faults --numprocesses auto --dist loadfile
 
-check: setup-dev ## lint, types, spelling, security, and that dvc.yaml names the modules in use
+audit: setup-dev ## known vulnerabilities of the pinned packages, asked of PyPI; ID=... ignores one
+	pip-audit --requirement requirements.lock --no-deps --disable-pip $(if $(ID),--ignore-vuln $(ID))
+
+check: setup-dev ## lint, types, spelling, security
 	ruff check .
 	ruff format --check .
 	mypy
 	typos
-	bandit --quiet --configfile pyproject.toml --recursive src scripts benchmarks stages
-	python scripts/audit.py
-	python scripts/stage_dependencies.py --check
-	python scripts/readme_results.py --check
+	bandit --quiet --configfile pyproject.toml --recursive src tools stages
+	python tools/readme_results.py --check
 
-fix: setup-dev ## mend what can be mended by a tool
+fix: setup-dev ## repair what a tool can repair
 	ruff check --fix .
 	ruff format .
-	python scripts/stage_dependencies.py
-	python scripts/readme_results.py
+	python tools/readme_results.py
 
 bench: setup ## measure training and encoding on this machine, after make demo
-	python benchmarks/training.py
-	python benchmarks/encoding.py
+	python tools/benchmark_training.py
+	python tools/benchmark_encoding.py
 
 gpu-run: ## run all stages but validate without DVC and MLflow (params.yaml: leap profile gpu; DEVICES=0,1)
-	python3 scripts/run_stages.py --only settings,extract,cache_teacher
-	python3 scripts/run_stages.py --only train,diagnose,evaluate_sts,evaluate_retrieval --devices "$(DEVICES)"
-	python3 scripts/run_stages.py --only benchmark_latency,gate,report
+	python3 tools/run_stages.py --only settings,extract,cache_teacher
+	python3 tools/run_stages.py --only train,calibrate,diagnose,evaluate_sts,evaluate_retrieval --devices "$(DEVICES)"
+	python3 tools/run_stages.py --only benchmark_latency,gate,report
 
 clean: ## remove results and the environment, keep DVC's cache
-	rm -rf .venv .venv-lowest data models evaluations verdicts reports mlruns studies/work studies/plots studies/metrics studies/*.json
+	rm -rf .venv .venv-lowest data students models evaluations verdicts metrics reports studies mlruns/artifacts mlruns/mlflow.db

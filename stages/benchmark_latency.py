@@ -6,39 +6,21 @@ Reads models/<variant>-<seed>/ and data/similarity/<primary_set>.parquet, whose 
 evaluations/<variant>-<seed>/latency.json. The figures are this machine's: keep it idle meanwhile.
 """
 
-import argparse
-from pathlib import Path
 from typing import Any
 
+from leap.core.stage import Run, stage
 from leap.data.pairs import read_pairs
-from leap.evaluation.checkpoint import checkpoint_folder, open_checkpoint
-from leap.evaluation.evidence import head, write_evidence
-from leap.evaluation.latency import latency_figures
-from leap.settings import Settings
-from leap.stage import run
+from leap.evaluate.open_checkpoint import open_checkpoint
+from leap.evidence.evidence_file import record
+from leap.latency.timing import latency_figures
 
 
-def main(settings: Settings, arguments: argparse.Namespace) -> dict[str, Any]:
-    variant, seed = arguments.variant, arguments.seed
-    model, rule = open_checkpoint(settings, variant, seed, settings.latency.device)
-    data = Path(f"data/similarity/{settings.evaluation.primary_set}.parquet")
-    pairs = read_pairs(data)
-    sentences = list(dict.fromkeys([*pairs.sentence1, *pairs.sentence2]))
-    evidence = {
-        **head(
-            "latency", settings, variant, seed, checkpoint_folder(variant, seed), [data], str(model.device)
-        ),
-        **latency_figures(model, sentences, rule, settings.latency, settings.evaluation.seed),
-    }
-    write_evidence(Path(f"evaluations/{variant}-{seed}/latency.json"), evidence)
-    return {
-        "stage": "benchmark_latency",
-        "variant": variant,
-        "seed": seed,
-        "speed_up": evidence["speed_up"],
-        "ms_p50": {f"{row['path']}@{row['batch']}": row["ms_p50"] for row in evidence["rows"]},
-    }
-
-
-if __name__ == "__main__":
-    run(main, __doc__, ("variant", "seed"))
+@stage("variant", "seed")
+def benchmark_latency(run: Run) -> dict[str, Any]:
+    chosen, data = run.settings.evaluation, run.project.pairs(run.settings.evaluation.primary_set)
+    model = open_checkpoint(run, run.settings.latency.device)
+    sentences = read_pairs(data).sentences()
+    figures = latency_figures(model, sentences, model.rule, run.settings.latency, chosen.seed)
+    record(run, "latency", figures, [data], str(model.device))
+    medians = {f"{row['path']}@{row['batch']}": row["ms_p50"] for row in figures["rows"]}
+    return {"speed_up": figures["speed_up"], "ms_p50": medians}

@@ -1,45 +1,31 @@
-"""Judges one checkpoint by its evidence, and registers it if it passes.
+"""Judges one checkpoint by its evidence.
 
     python stages/gate.py --variant leap --seed 1
 
 Reads evaluations/<variant>-<seed>/ and those of the variants it is compared with; writes
-verdicts/<variant>-<seed>.json. A refusal is a result: the exit code is 0.
+verdicts/<variant>-<seed>.json, and the main figures as metrics/<variant>-<seed>.json for `dvc metrics show`.
+A refusal is a result: the exit code is 0. `promote` registers what passes.
 """
 
-import argparse
 import logging
 from typing import Any
 
-from leap.evaluation.rivals import against_rivals
+from leap.core.files import write_json, write_sealed
+from leap.core.stage import Run, stage
+from leap.evidence.rivals import against_rivals
 from leap.gate.judgement import judge_checkpoint
-from leap.gate.promotion import register
+from leap.gate.metrics import main_figures
 from leap.gate.verdict import lines
-from leap.settings import Settings
-from leap.stage import run
-from leap.tracking import log_checkpoint
 
 logger = logging.getLogger("leap.gate")
 
 
-def main(settings: Settings, arguments: argparse.Namespace) -> dict[str, Any]:
-    variant, seed = arguments.variant, arguments.seed
-    evidence, verdict = judge_checkpoint(settings, variant, seed)
-    verdict["rivals"] = against_rivals(settings, variant, seed)
+@stage("variant", "seed")
+def gate(run: Run) -> dict[str, Any]:
+    evidence, verdict = judge_checkpoint(run.settings, run.variant, run.seed)
+    verdict["rivals"] = against_rivals(run.settings, run.variant, run.seed)
     for line in lines(verdict):
         logger.info(line)
-    # The run comes first, so that the registered version can name it.
-    log_checkpoint(settings, variant, seed)
-    verdict = register(settings, evidence, verdict)
-    log_checkpoint(settings, variant, seed)
-    return {
-        "stage": "gate",
-        "variant": variant,
-        "seed": seed,
-        "passed": verdict["passed"],
-        "failed": [check["name"] for check in verdict["checks"] if not check["passed"]],
-        "registry": verdict["registry"],
-    }
-
-
-if __name__ == "__main__":
-    run(main, __doc__, ("variant", "seed"))
+    write_sealed(run.checkpoint.verdict, verdict)
+    write_json(run.checkpoint.metrics, main_figures(evidence, run.settings, verdict["passed"]))
+    return {"passed": verdict["passed"]}

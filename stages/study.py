@@ -1,36 +1,20 @@
-"""Trains and measures the variants of one study: studies/<study>.json, its metrics and its plots.
+"""Trains and measures the variants of one study: studies/<study>.json.
 
     python stages/study.py --study ablation
 
 Reads data/sentences.parquet and data/similarity/<primary_set>.parquet. Models lie in studies/work/ and are
-kept while their settings, data and code are the same; an interrupted study goes on where it stopped.
+used again while their settings, data and code are the same; an interrupted study goes on where it stopped.
 """
 
-import argparse
-from pathlib import Path
 from typing import Any
 
-from leap.files import write_json, write_sealed
-from leap.settings import Settings
-from leap.stage import run
-from leap.studies.run import layer_points, metrics, run_study
-
-STUDIES = Path("studies")
+from leap.core.files import write_sealed
+from leap.core.stage import Run, stage
+from leap.studies.run_study import metrics, run_study
 
 
-def main(settings: Settings, arguments: argparse.Namespace) -> dict[str, Any]:
-    name = arguments.study
-    content = run_study(settings, name)
-    figures = metrics(content)
-    write_json(STUDIES / "plots" / f"{name}.json", layer_points(content))
-    write_json(STUDIES / "metrics" / f"{name}.json", figures)
-    write_sealed(STUDIES / f"{name}.json", content)
-    return {
-        "stage": "study",
-        "study": name,
-        "spearman_exit": {k: v["spearman_exit"] for k, v in figures.items()},
-    }
-
-
-if __name__ == "__main__":
-    run(main, __doc__, ("study",))
+@stage("study")
+def study(run: Run) -> dict[str, Any]:
+    content = run_study(run.settings, run.study)
+    write_sealed(run.project.root / "studies" / f"{run.study}.json", content)
+    return {"spearman_exit": {name: row["spearman_exit"] for name, row in metrics(content).items()}}

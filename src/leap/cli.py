@@ -7,10 +7,10 @@ from typing import Annotated
 
 import typer
 
-from leap import bench
-from leap.errors import UserError
-from leap.progress import log_to_stderr
-from leap.storage import storage_message
+from leap.core.errors import UserError
+from leap.core.progress import log_to_stderr
+from leap.core.storage import storage_message
+from leap.latency import bench
 
 app = typer.Typer(
     name="leap",
@@ -33,16 +33,14 @@ def main() -> None:
 
 @app.command()
 def profile(
-    name: Annotated[
-        str, typer.Argument(help="A file of profiles/ without its ending: embedded, local, paper.")
-    ],
+    name: Annotated[str, typer.Argument(help="A file of profiles/ without its ending: embedded, local, paper.")],
     changes: Annotated[
         list[str] | None, typer.Option("--set", help="dotted.key=value, laid over the profile.")
     ] = None,
     params: Params = Path("params.yaml"),
 ) -> None:
     """Write params.yaml from a profile."""
-    from leap.profiles import switch
+    from leap.core.settings.profiles import switch
 
     switch(name, changes=changes or [], target=params)
     typer.echo(f"{params} is now the profile {name}: `dvc repro` runs it", err=True)
@@ -51,7 +49,7 @@ def profile(
 @app.command()
 def check(params: Params = Path("params.yaml")) -> None:
     """Validate the settings; all mistakes are listed at once."""
-    from leap.settings import read_settings
+    from leap.core.settings import read_settings
 
     settings = read_settings(params)
     typer.echo(f"{params} is right: profile {settings.profile}, {', '.join(settings.variants)}", err=True)
@@ -59,20 +57,15 @@ def check(params: Params = Path("params.yaml")) -> None:
 
 @app.command()
 def track(params: Params = Path("params.yaml")) -> None:
-    """Log to MLflow whatever the result files hold and it does not have yet."""
-    from leap.settings import read_settings
-    from leap.tracking import log_checkpoint
+    """Make MLflow and the registry agree with the result files, as `dvc repro` does at its end."""
+    from leap.core.project import Project
+    from leap.core.settings import read_settings
+    from leap.registry.promotion import synchronise
+    from leap.tracking import Tracking
 
     settings = read_settings(params)
-    missing = []
-    for variant in settings.variants:
-        for seed in settings.seeds:
-            if not (Path("models") / f"{variant}-{seed}" / "model.safetensors").exists():
-                missing.append(f"{variant}-{seed}")
-            elif not log_checkpoint(settings, variant, seed):
-                raise UserError("MLflow could not be reached: see the warning above, then run `leap track`")
-    if missing:
-        typer.echo(f"not trained yet: {', '.join(missing)}", err=True)
+    Tracking.open(settings, required=True)
+    synchronise(settings, Project())
 
 
 @app.command()
@@ -87,9 +80,9 @@ def gate(
     params: Params = Path("params.yaml"),
 ) -> None:
     """Judge evidence again, without MLflow and without models; exits with 1 if a checkpoint is refused."""
+    from leap.core.settings import read_settings
     from leap.gate.judgement import judge_folder
     from leap.gate.verdict import lines, table
-    from leap.settings import read_settings
 
     verdicts = judge_folder(read_settings(params), evidence, models)
     for verdict in verdicts:
@@ -103,27 +96,25 @@ def gate(
 @app.command()
 def promote(
     variant: Annotated[str, typer.Argument(help="The variant's name, for example leap.")],
-    seed: Annotated[
-        int | None, typer.Option(help="The seed of its training; the first of the settings.")
-    ] = None,
+    seed: Annotated[int | None, typer.Option(help="The seed of its training; the first of the settings.")] = None,
     params: Params = Path("params.yaml"),
 ) -> None:
     """Judge a checkpoint and register it if it passes: as champion if it is better than the present one."""
+    from leap.core.project import Project
+    from leap.core.settings import read_settings
     from leap.gate.judgement import judge_checkpoint
-    from leap.gate.promotion import register
     from leap.gate.verdict import lines
-    from leap.settings import read_settings
+    from leap.registry.promotion import register
     from leap.tracking import Tracking
 
     settings = read_settings(params)
     Tracking.open(settings, required=True)
     chosen = settings.seeds[0] if seed is None else seed
-    verdict = register(settings, *judge_checkpoint(settings, variant, chosen))
+    _, verdict = judge_checkpoint(settings, variant, chosen)
     typer.echo("\n".join(lines(verdict)))
-    if verdict["registry"] is None:
-        raise typer.Exit(1)
-    placed = verdict["registry"]
-    typer.echo(f"version {placed['version']} {', '.join(placed['aliases']) or '-'}: {placed['decision']}")
+    placed = register(settings, Project().checkpoint(variant, chosen))
+    if placed is not None:
+        typer.echo(f"version {placed.version} {', '.join(placed.aliases) or '-'}: {placed.decision}")
     if not verdict["passed"]:
         raise typer.Exit(1)
 
@@ -131,8 +122,8 @@ def promote(
 @app.command()
 def rollback(params: Params = Path("params.yaml")) -> None:
     """Make the previous champion champion again; the two change places."""
-    from leap.gate.registry import rollback as roll_back
-    from leap.settings import read_settings
+    from leap.core.settings import read_settings
+    from leap.registry.versions import rollback as roll_back
     from leap.tracking import Tracking
 
     placed = roll_back(Tracking.open(read_settings(params), required=True))
@@ -142,9 +133,9 @@ def rollback(params: Params = Path("params.yaml")) -> None:
 @app.command()
 def history(params: Params = Path("params.yaml")) -> None:
     """List the registered versions, and who was champion when."""
-    from leap.gate.registry import history as versions
-    from leap.gate.registry import history_text
-    from leap.settings import read_settings
+    from leap.core.settings import read_settings
+    from leap.registry.versions import history as versions
+    from leap.registry.versions import history_text
     from leap.tracking import Tracking
 
     typer.echo(history_text(versions(Tracking.open(read_settings(params), required=True))))
@@ -169,9 +160,9 @@ def export(
     """Write a model in a form that other programs load, with its card."""
     import tempfile
 
-    from leap.exports.folders import export_truncated, export_whole
-    from leap.exports.source import card_of, model_folder
-    from leap.settings import read_settings
+    from leap.core.settings import read_settings
+    from leap.registry.export_folder import export_truncated, export_whole
+    from leap.registry.export_source import card_of, model_folder
 
     if (layers is None) != (to is Form.SENTENCE_TRANSFORMERS):
         raise UserError("--layers goes with --to onnx and --to truncated, and only with them")
@@ -182,7 +173,7 @@ def export(
         if layers is None:
             export_whole(folder, out, card)
         elif to is Form.ONNX:
-            from leap.exports.onnx_model import export_onnx
+            from leap.registry.export_onnx import export_onnx
 
             export_onnx(folder, layers, out, card)
         else:
@@ -193,8 +184,8 @@ def export(
 @app.command()
 def summary(path: Annotated[Path, typer.Argument()] = Path("reports/summary.json")) -> None:
     """Print the summary table of the last report."""
-    from leap.files import read_json
-    from leap.reporting.summary import table
+    from leap.core.files import read_json
+    from leap.report.summary import table
 
     typer.echo(table(read_json(path, "dvc repro")))
 
@@ -211,9 +202,7 @@ def calibrate(
     floor: Annotated[float, typer.Option(help="The lowest cosine to full depth that is good enough.")] = 0.94,
     risk: Annotated[float, typer.Option(help="The largest share of exited vectors below the floor.")] = 0.05,
     confidence: Annotated[float, typer.Option(help="How sure that must be.")] = 0.95,
-    lens: Annotated[
-        bool, typer.Option("--lens", help="Fit a linear map a layer to the last one too.")
-    ] = False,
+    lens: Annotated[bool, typer.Option("--lens", help="Fit a linear map a layer to the last one too.")] = False,
     output: Annotated[
         Path | None, typer.Option(help="Write a calibrated copy here; else into the folder itself.")
     ] = None,
@@ -222,8 +211,8 @@ def calibrate(
     seed: Annotated[int, typer.Option(help="Of the parts that the sentences are split into.")] = 17,
 ) -> None:
     """Find exits that are shown to be safe on held-out sentences (docs/exits.md)."""
-    from leap.calibration.risk import Demand
-    from leap.calibration.run import calibrate_folder, lines
+    from leap.exits.calibrate.calibrate_folder import calibrate_folder, lines
+    from leap.exits.calibrate.risk import Demand
 
     found = calibrate_folder(
         model,
@@ -258,13 +247,13 @@ def doctor(
     """Say whether a model can exit early: the paper's diagnostics, false convergence, a verdict in words."""
     import json
 
-    from leap.doctor.examination import default_rule, examined
-    from leap.doctor.page import render
-    from leap.doctor.sentences import sample
-    from leap.doctor.text import lines
+    from leap.core.files import whole_file
+    from leap.doctor.doctor_page import render
+    from leap.doctor.doctor_sentences import sample
+    from leap.doctor.doctor_text import lines
+    from leap.doctor.examine import default_rule, examined
     from leap.exits import ExitRule, LeapEncoder
-    from leap.files import whole_file
-    from leap.model.find import find_model
+    from leap.models.find import find_model
 
     if page.is_dir():
         raise UserError(f"--page {page} is a folder: name a file")
@@ -303,8 +292,8 @@ def cost(
     """Estimate when the training for early exit is paid back: latency, volume, training cost."""
     import json
 
-    from leap.cost import Spending, amortisation, lines
-    from leap.files import read_json
+    from leap.core.files import read_json
+    from leap.latency.cost import Spending, amortisation, lines
 
     measured = read_json(latency, "dvc repro")
     if training_hours is None:
@@ -324,19 +313,16 @@ def cost(
 def monitor(
     reference: Annotated[str, typer.Option(help="Window file, folder or glob pattern to compare with.")],
     current: Annotated[str, typer.Option(help="Window file, folder or glob pattern to judge.")],
-    target: Annotated[Path, typer.Option("--out", help="Folder for comparison.json and the picture.")] = Path(
-        "reports/monitor"
-    ),
+    target: Annotated[Path, typer.Option("--out", help="Folder for comparison.json.")] = Path("reports/monitor"),
     prometheus: Annotated[
         Path | None, typer.Option(help="Also write Prometheus text here, for the textfile collector.")
     ] = None,
-    log: Annotated[bool, typer.Option(help="Log to MLflow, as tracking.* says.")] = True,
     params: Params = Path("params.yaml"),
 ) -> None:
     """Compare two windows of a served model; exit code 3 on an alert."""
-    from leap.monitoring.command import compare_windows
+    from leap.serve.monitor_command import compare_windows
 
-    if compare_windows(reference, current, target, prometheus, log, params):
+    if compare_windows(reference, current, target, prometheus, params):
         raise typer.Exit(3)
 
 

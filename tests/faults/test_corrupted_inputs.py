@@ -18,33 +18,33 @@ from damage import survives
 from made_evidence import made_settings, write_evidence
 from tiny_models import WORDS, tiny_tokenizer, write_folder
 
-from leap.calibration.risk import Demand
-from leap.calibration.run import calibrate
+from leap.core.checksums import FILE as SUMS
+from leap.core.errors import UserError
+from leap.core.files import sha256_of, write_sealed
+from leap.core.settings.sources import LocalCollection, LocalPairs
 from leap.data.beir import read_collection
-from leap.data.collections import write_collection
-from leap.data.corpus import SentenceFile, read_sentences
 from leap.data.pairs import read_pairs, write_pairs
-from leap.data.sentences import write_sample
-from leap.data.validation import write_table
-from leap.errors import UserError
-from leap.evaluation.cache import VectorCache
-from leap.evaluation.encode import layer_vectors
-from leap.evaluation.evidence import read_evidence
-from leap.evaluation.per_text import read_scores
+from leap.data.sentence_file import SentenceFile, read_sentences
+from leap.evaluate.encode import layer_vectors
+from leap.evaluate.vector_cache import VectorCache
+from leap.evidence.evidence_file import read_evidence
+from leap.evidence.score_table import read_scores
 from leap.exits import ExitRule, LeapEncoder
+from leap.exits.calibrate.calibrate_folder import calibrate
+from leap.exits.calibrate.risk import Demand
 from leap.exits.heads import Heads
 from leap.exits.lens import Lens
-from leap.files import sha256_of, write_sealed
+from leap.extract.collections import write_collection
+from leap.extract.sample import write_sample
 from leap.gate.judgement import judge_checkpoint
-from leap.model.encoder import Encoder
-from leap.model.locate import Located
-from leap.model.student import save_student
-from leap.model.tokenizer import SentenceTokenizer
-from leap.settings.sources import LocalCollection, LocalPairs
-from leap.sums import FILE as SUMS
-from leap.teacher import build_cache, open_teacher
-from leap.training.checkpoint import TrainingState
-from leap.training.tokens import TokenizedText
+from leap.models.locate import Located
+from leap.models.packed_encoder import Encoder
+from leap.models.tokenizer import SentenceTokenizer
+from leap.train.student import save_student
+from leap.train.teacher import build_cache, open_teacher
+from leap.train.tokens import TokenizedText
+from leap.train.training_state import TrainingState
+from leap.validate.expectations import write_table
 
 TEXTS = [f"{one} {two}" for one in WORDS[:10] for two in WORDS[:6]]
 
@@ -271,9 +271,7 @@ def test_the_state_of_a_training(tmp_path: Path) -> None:
         survives(path, restored, same=lambda found, right: found in (newest, before) and right == newest)
 
 
-def test_a_state_of_another_model_is_not_gone_on_from(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_state_of_another_model_is_not_gone_on_from(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     module = torch.nn.Linear(3, 2)
     optimizer = torch.optim.AdamW(module.parameters())
     TrainingState(tmp_path / "state", {"seed": 1, "settings": "a"}).save(module, optimizer, 5, [])
@@ -314,9 +312,7 @@ def test_what_extract_wrote(tmp_path: Path) -> None:
 def test_a_collection(tmp_path: Path) -> None:
     source = tmp_path / "source"
     (source / "qrels").mkdir(parents=True)
-    (source / "corpus.jsonl").write_text(
-        '{"_id": "1", "title": "", "text": "one"}\n{"_id": "2", "text": "two"}\n'
-    )
+    (source / "corpus.jsonl").write_text('{"_id": "1", "title": "", "text": "one"}\n{"_id": "2", "text": "two"}\n')
     (source / "queries.jsonl").write_text('{"_id": "q", "text": "which?"}\n')
     (source / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\nq\t1\t1\n")
     local = LocalCollection(kind="local", path="source")

@@ -17,7 +17,7 @@ from same_results import RESULTS, registry, runs, unfinished
 from temporary_repository import Repository
 from tiny_pipeline import LENIENT
 
-from leap.files import sha256_of
+from leap.core.files import sha256_of
 
 LEAP = (sys.executable, "-c", "from leap.cli import run; run()")
 ITEM = ("--variant", "leap", "--seed", "1")
@@ -73,9 +73,7 @@ def test_a_full_disk(repository: Repository, name: str) -> None:
     place, size, _ = WRITES[name]
     before = files(repository.root)
     output = repository.run(*full(repository.root / place, size, *stage(name)), expect=1)
-    said_once(
-        output, place, "No space left on device", "MB free", "free space, then run the same command again"
-    )
+    said_once(output, place, "No space left on device", "MB free", "free space, then run the same command again")
     assert files(repository.root) == before
     assert list(unfinished(repository.root)) == []
 

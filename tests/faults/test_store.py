@@ -20,11 +20,12 @@ from made_store import enter_project
 from tracking_server import Server
 
 import leap
-from leap.errors import UserError
-from leap.evaluation.evidence import checkpoint_hash
-from leap.gate.registry import history, promote
-from leap.settings import Settings
-from leap.tracking import Tracking, log_checkpoint
+from leap.core.errors import UserError
+from leap.core.settings import Settings
+from leap.evidence.evidence_file import checkpoint_hash
+from leap.registry import log_checkpoint
+from leap.registry.versions import history, promote
+from leap.tracking import Tracking
 from leap.tracking.store import DATABASE
 
 pytestmark = [pytest.mark.server, pytest.mark.enable_socket]
@@ -108,7 +109,7 @@ def test_a_server_down_at_the_start_in_the_middle_and_at_the_end(
         assert {item.path for item in client.list_artifacts(run.info.run_id)} == {"checkpoint", "evidence"}
     # The run that could not be ended is this process's own: the next process closes it.
     code = (
-        "import sys\nfrom made_evidence import made_settings\nfrom leap.tracking import Tracking\n"
+        "import sys\nfrom made_evidence import made_settings\nfrom leap.registry import Tracking\n"
         "Tracking.open(made_settings(tracking={'uri': sys.argv[1], 'experiment': 'test'}), required=True)"
     )
     subprocess.run([sys.executable, "-c", code, server.uri], env=ENVIRONMENT, check=True)
@@ -124,9 +125,7 @@ def test_a_server_whose_artefacts_cannot_be_stored(
     write_evidence(project, settings, "leap")
     assert not log_checkpoint(settings, "leap", 1)
     assert "the next stage or `leap track` logs what is missing" in caplog.text
-    with pytest.raises(
-        UserError, match=r"the registry at http://127.0.0.1:\d+ cannot be used: .* run the gate"
-    ):
+    with pytest.raises(UserError, match=r"the registry at http://127.0.0.1:\d+ cannot be used: .* run the gate"):
         promote(Tracking.open(settings, required=True), verdict_on("leap"), {"pairs": "hash"})
     assert history(Tracking.open(settings, required=True)) == []
     server.stored.unlink()
@@ -207,9 +206,7 @@ def test_a_store_that_stays_locked_stops_no_training(project: Path, caplog: pyte
     started = time.monotonic()
     assert len(list(steps)) == 39
     assert "database is locked" in caplog.text
-    with pytest.raises(
-        UserError, match=r"(registry|MLflow) at sqlite:.* cannot be used: .*database is locked"
-    ):
+    with pytest.raises(UserError, match=r"(registry|MLflow) at sqlite:.* cannot be used: .*database is locked"):
         promote(Tracking.open(settings, required=True), verdict_on("leap"), {"pairs": "hash"})
     assert time.monotonic() - started < 120
     lock.kill()

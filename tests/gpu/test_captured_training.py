@@ -10,11 +10,11 @@ from safetensors.torch import load_file
 from tiny_models import write_folder
 from tiny_settings import tiny_variant
 
-from leap.errors import UserError
-from leap.model.locate import locate
-from leap.settings.sources import LocalModel
-from leap.teacher import build_cache, write_online
-from leap.training.run import train_student
+from leap.core.errors import UserError
+from leap.core.settings.sources import LocalModel
+from leap.models.locate import locate
+from leap.train.teacher import build_cache, write_online
+from leap.train.train_student import train_student
 
 pytestmark = [
     pytest.mark.gpu,
@@ -47,9 +47,7 @@ class Run:
         settings = {"device": "cuda", "precision": "bf16", "epochs": 4, **train}
         note = on_line or (lambda _, line: self.lines.append(line))
         folders = (self.root / "cache", self.root / "model", self.root / "record")
-        return train_student(
-            tiny_variant(train=settings, **WIDE), self.teacher, 1, self.sentences, *folders, note
-        )
+        return train_student(tiny_variant(train=settings, **WIDE), self.teacher, 1, self.sentences, *folders, note)
 
     def weights(self) -> dict[str, torch.Tensor]:
         return load_file(self.root / "model" / "model.safetensors")

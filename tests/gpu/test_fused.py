@@ -25,15 +25,15 @@ from random_encoders import (
     spread_rule,
 )
 
-from leap.exits.compiled import Kernel
+from leap.exits.cuda.compiled import Kernel
+from leap.exits.cuda.fused import STREAMS, FusedEncoder
+from leap.exits.cuda.layouts import layout_of, shapes
+from leap.exits.cuda.tiles import TileShape
 from leap.exits.forward import exit_forward, layer_forward
-from leap.exits.fused import STREAMS, FusedEncoder
-from leap.exits.layouts import layout_of, shapes
 from leap.exits.plan import Plan
 from leap.exits.precision import near_threshold
-from leap.exits.tiles import TileShape
-from leap.model.batches import pack
-from leap.model.encoder import Encoder
+from leap.models.batches import pack
+from leap.models.packed_encoder import Encoder
 
 pytestmark = [
     pytest.mark.gpu,
@@ -87,9 +87,7 @@ def fused() -> FusedEncoder:
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_every_shape_equals_the_slow_twin(
-    engines: tuple[FusedEncoder, Encoder, float, float], case: str
-) -> None:
+def test_every_shape_equals_the_slow_twin(engines: tuple[FusedEncoder, Encoder, float, float], case: str) -> None:
     fused, twin, tolerance, least = engines
     depth = fused.config.layers
     for shape in shapes(fused.config):

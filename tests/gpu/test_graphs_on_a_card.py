@@ -18,14 +18,14 @@ from random_encoders import (
     spread_rule,
 )
 
-from leap.exits import exit_steps, graphs
-from leap.exits.buckets import Bucket, Level, numbers_of, shape_of
+from leap.exits.cuda import exit_steps, graphs
+from leap.exits.cuda.buckets import Bucket, Level, numbers_of, shape_of
+from leap.exits.cuda.graphs import GraphEncoder
 from leap.exits.forward import exit_forward, layer_forward
-from leap.exits.graphs import GraphEncoder
 from leap.exits.plan import Plan, fixed_plan
 from leap.exits.precision import near_threshold
-from leap.model.batches import pack
-from leap.model.encoder import Encoder
+from leap.models.batches import pack
+from leap.models.packed_encoder import Encoder
 
 pytestmark = [
     pytest.mark.gpu,
@@ -244,9 +244,7 @@ def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch, graphed: GraphEncode
     assert held[2] <= held[1] + 2**22
 
 
-def test_a_warmed_bucket_captures_nothing_more(
-    graphed: GraphEncoder, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_warmed_bucket_captures_nothing_more(graphed: GraphEncoder, monkeypatch: pytest.MonkeyPatch) -> None:
     batch = batch_of([100] * 32)
     rule = spread_rule(graphed.encoder, batch, 3)
     plan = plan_for(rule, 6)

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from leap.objective import objective
-from leap.settings.student import AdaptiveLayerSettings, Loss, LossSettings
+from leap.core.settings.training import AdaptiveLayerSettings, Loss, LossSettings
+from leap.train.objective import objective
 
 LAYERS, ROWS, WIDTH, TEACHER_WIDTH, STORED = 12, 64, 32, 48, list(range(7))
 LEAP: dict[str, Any] = {

@@ -10,9 +10,9 @@ import torch
 from tiny_models import write_folder
 from torch import Tensor
 
-from leap.errors import UserError
+from leap.core.errors import UserError
 from leap.exits import LeapEncoder
-from leap.exits.fused import FusedEncoder
+from leap.exits.cuda.fused import FusedEncoder
 from leap.exits.precision import near_threshold
 from leap.exits.rules import ExitRule
 
@@ -146,7 +146,7 @@ def test_two_threads_encode_at_once(folder: Path, eager: LeapEncoder, sentences:
 
 
 def test_warming_leaves_nothing_to_compile(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from leap.exits import fused
+    from leap.exits.cuda import fused
 
     model = LeapEncoder(folder, "cuda", model_kwargs=HALF)
     model.warm_up([1, 8], [16, 32], **EXITS)

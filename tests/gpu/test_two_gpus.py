@@ -11,9 +11,9 @@ import torch
 from safetensors.torch import load_file
 from tiny_models import write_folder
 
-from leap.model.locate import locate
-from leap.settings.sources import LocalModel
-from leap.teacher import build_cache
+from leap.core.settings.sources import LocalModel
+from leap.models.locate import locate
+from leap.train.teacher import build_cache
 
 pytestmark = [
     pytest.mark.gpu,

@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from leap.model import varlen
-from leap.model.encoder import attention
+from leap.models.kernels import varlen
+from leap.models.packed_encoder import attention
 
 pytestmark = [
     pytest.mark.gpu,
@@ -99,9 +99,7 @@ def test_means_and_their_gradient_are_the_slow_twins(dtype: torch.dtype) -> None
 def test_the_operators_are_well_formed() -> None:
     qkv = torch.randn(sum(LENGTHS), 3 * 64, device="cuda", dtype=torch.bfloat16, requires_grad=True)
     checks = ("test_schema", "test_autograd_registration", "test_faketensor")
-    torch.library.opcheck(
-        torch.ops.leap.short_attention, (qkv, offsets_of(LENGTHS), 2, 100), test_utils=checks
-    )
+    torch.library.opcheck(torch.ops.leap.short_attention, (qkv, offsets_of(LENGTHS), 2, 100), test_utils=checks)
     torch.library.opcheck(torch.ops.leap.segment_mean, (qkv, offsets_of(LENGTHS)), test_utils=checks)
 
 

@@ -17,7 +17,7 @@ import pytest
 from temporary_repository import PROJECT
 
 from leap.exits import LeapEncoder
-from leap.gate.package_model import write_model_folder
+from leap.registry.package_model import write_model_folder
 
 sys.path.insert(0, str(PROJECT / "tests" / "unit"))
 from tiny_models import WORDS, write_folder

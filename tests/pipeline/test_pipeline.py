@@ -82,9 +82,7 @@ def test_every_checkpoint_has_one_finished_run_with_its_figures(repository: Repo
     ).fetchall()
     assert runs == [("FINISHED",), ("FINISHED",)]
     tags = dict(database.execute("select value, run_uuid from tags where key = 'leap.variant'"))
-    names = {
-        name for (name,) in database.execute("select key from metrics where run_uuid = ?", (tags["leap"],))
-    }
+    names = {name for (name,) in database.execute("select key from metrics where run_uuid = ?", (tags["leap"],))}
     for name in ("loss/total", "loss/exit", "loss/final", "layers/similarity_to_final"):
         assert name in names
 
@@ -92,9 +90,9 @@ def test_every_checkpoint_has_one_finished_run_with_its_figures(repository: Repo
 @pytest.mark.parametrize(
     ("module", "stages"),
     [
-        ("src/leap/evaluation/diagnosis.py", {"diagnose@baseline-1", "diagnose@leap-1"}),
-        ("src/leap/data/docstrings.py", {"extract"}),
-        ("src/leap/reporting/plots.py", {"report"}),
+        ("src/leap/evaluate/diagnosis.py", {"diagnose@baseline-1", "diagnose@leap-1"}),
+        ("src/leap/extract/docstrings.py", {"extract"}),
+        ("src/leap/report/plots.py", {"report"}),
         ("stages/validate.py", {"validate"}),
     ],
 )

@@ -23,9 +23,9 @@ from made_evidence import made_settings
 from made_store import fresh_store
 from tiny_models import write_folder
 
-from leap.evaluation.evidence import checkpoint_hash
+from leap.evidence.evidence_file import checkpoint_hash
 from leap.exits import LeapEncoder
-from leap.gate.registry import promote
+from leap.registry.versions import promote
 from leap.tracking import Tracking
 
 pytestmark = [pytest.mark.server, pytest.mark.enable_socket]
@@ -78,9 +78,7 @@ def service(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
         environment |= {"LEAP_MAX_REQUEST_CHARACTERS": "500"}
         environment |= {"PATH": f"{Path(python).parent}{os.pathsep}{os.environ['PATH']}"}
         with (project / "serve.log").open("wb") as log:
-            process = subprocess.Popen(
-                command, stdout=log, stderr=log, env=environment, start_new_session=True
-            )
+            process = subprocess.Popen(command, stdout=log, stderr=log, env=environment, start_new_session=True)
         try:
             wait_for(port, process, project / "serve.log")
             yield Service(port, LeapEncoder(project / "models" / "leap-1", "cpu"))
@@ -132,9 +130,7 @@ def test_exit_layers_on_request(service: Service) -> None:
     for threshold in (-1.0, 1.0):
         params = {"return_exit_layers": True, "threshold": threshold, "min_layer": 2}
         answer = service.post({"inputs": {"sentence": TEXTS}, "params": params})["predictions"]
-        vectors, layers = service.encoder.encode(
-            TEXTS, threshold=threshold, min_layer=2, return_exit_layers=True
-        )
+        vectors, layers = service.encoder.encode(TEXTS, threshold=threshold, min_layer=2, return_exit_layers=True)
         assert [row["exit_layer"] for row in answer] == layers.tolist()
         assert set(layers) == ({2} if threshold < 0 else {5})
         np.testing.assert_allclose([row["vector"] for row in answer], vectors, atol=1e-6)

@@ -17,11 +17,12 @@ from temporary_repository import MARK, SECRETS, files_with
 from tracking_server import Server
 
 import leap
-from leap.errors import UserError
-from leap.evaluation.evidence import checkpoint_hash
-from leap.gate.registry import history, promote
-from leap.settings import Settings
-from leap.tracking import Tracking, log_checkpoint
+from leap.core.errors import UserError
+from leap.core.settings import Settings
+from leap.evidence.evidence_file import checkpoint_hash
+from leap.registry import log_checkpoint
+from leap.registry.versions import history, promote
+from leap.tracking import Tracking
 
 # A server of its own on a loopback port: the only test that opens a socket.
 pytestmark = [pytest.mark.server, pytest.mark.enable_socket]
@@ -148,8 +149,8 @@ PROMOTE = """
 import sys, time
 from pathlib import Path
 from made_evidence import made_settings
-from leap.evaluation.evidence import checkpoint_hash
-from leap.gate.registry import promote
+from leap.evidence.evidence_file import checkpoint_hash
+from leap.registry.versions import promote
 from leap.tracking import Tracking
 
 uri, variant, value, start = sys.argv[1], sys.argv[2], float(sys.argv[3]), float(sys.argv[4])
@@ -184,9 +185,7 @@ def test_two_machines_that_promote_at_once(tmp_path: Path, server: Server, setti
         )
     outputs = [process.communicate(timeout=120)[0] for process in processes]
     assert [process.returncode for process in processes] == [0, 0, 0], outputs
-    renamed = made_settings(
-        tracking={"uri": server.uri, "experiment": "test"}, gate={"registered_model": "race"}
-    )
+    renamed = made_settings(tracking={"uri": server.uri, "experiment": "test"}, gate={"registered_model": "race"})
     versions = history(Tracking.open(renamed, required=True))
     assert sorted(item.name for item in versions) == ["leap-1", "leap_plus-1"]
     held = {alias: item.name for item in versions for alias in item.aliases}
@@ -209,7 +208,7 @@ def test_a_server_that_goes_while_a_training_runs(project: Path, server: Server,
 
 def test_processes_that_create_the_store_together_share_it(project: Path) -> None:
     code = (
-        "from made_evidence import made_settings\nfrom leap.tracking import Tracking\n"
+        "from made_evidence import made_settings\nfrom leap.registry import Tracking\n"
         "print(Tracking.open(made_settings(), required=True).experiment)"
     )
     path = f"{Path(leap.__file__).parents[1]}{os.pathsep}{Path(made_evidence.__file__).parent}"

@@ -17,9 +17,7 @@ NAMESPACE = ("unshare", "--user", "--map-root-user", "--mount")
 @cache
 def _allowed() -> bool:
     try:
-        return (
-            subprocess.run([*NAMESPACE, "mount", "-t", "tmpfs", "none", "/mnt"], check=False).returncode == 0
-        )
+        return subprocess.run([*NAMESPACE, "mount", "-t", "tmpfs", "none", "/mnt"], check=False).returncode == 0
     except FileNotFoundError:
         return False
 
@@ -27,9 +25,7 @@ def _allowed() -> bool:
 def needs_mounts() -> None:
     """Skips a test where this user may not mount in a namespace of its own."""
     if not _allowed():
-        pytest.skip(
-            "this machine lets this user mount nothing, not even in a namespace: unshare --user --mount"
-        )
+        pytest.skip("this machine lets this user mount nothing, not even in a namespace: unshare --user --mount")
 
 
 def full(folder: Path, size: str, *command: str) -> list[str]:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from leap.errors import UserError
+from leap.core.errors import UserError
 
 
 def damaged(content: bytes, times: int, seed: int = 0) -> Iterator[tuple[str, bytes]]:
@@ -19,9 +19,7 @@ def damaged(content: bytes, times: int, seed: int = 0) -> Iterator[tuple[str, by
         changed = bytearray(content)
         changed[place] = (content[place] + generator.randrange(1, 256)) % 256
         yield f"byte {place} replaced", bytes(changed)
-    for length in sorted(
-        {0, 1, len(content) - 1, *(generator.randrange(len(content)) for _ in range(times))}
-    ):
+    for length in sorted({0, 1, len(content) - 1, *(generator.randrange(len(content)) for _ in range(times))}):
         yield f"cut to {length} bytes", content[:length]
 
 

@@ -10,7 +10,7 @@ import time
 from datetime import UTC, datetime
 from pathlib import Path
 
-from leap.gate import registry
+from leap.registry import versions as registry
 
 AFTER = 0.5
 _time, _time_ns = time.time, time.time_ns

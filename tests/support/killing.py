@@ -17,7 +17,7 @@ import psutil
 from temporary_repository import Repository
 
 STARTED = re.compile(r"Running stage '([^']+)'")
-# What DVC says where a kill came while it was writing a file of its own; scripts/mend.py is the way out.
+# What DVC says where a kill came while it was writing a file of its own; tools/mend.py is the way out.
 DAMAGED = re.compile(
     r"dvc\.lock'(,? is (invalid|not valid utf-8)| validation failed)"
     r"|Unable to read RWLock-file|RWLock-file .* format error"
@@ -187,7 +187,7 @@ def finish(repository: Repository, log: Path) -> None:
 def _mend(repro: Repro) -> None:
     """Nothing but a damaged file of DVC's own may stop a `dvc repro` after a kill; takes the way out."""
     assert DAMAGED.search(repro.output), f"`dvc repro` after a kill failed:\n{repro.output[-4000:]}"
-    assert "is removed" in repro.repository.run(sys.executable, "scripts/mend.py")
+    assert "is removed" in repro.repository.run(sys.executable, "tools/mend.py")
 
 
 def table(kills: list[Kill]) -> str:

@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 from ruamel.yaml import YAML
 
-from leap.evaluation.evidence import head
-from leap.evaluation.evidence import write_evidence as write_sealed
-from leap.evaluation.per_text import write_scores
-from leap.model.encoder import EncoderConfig
-from leap.settings import Settings, parse_settings
+from leap.core.settings import Settings, parse_settings
+from leap.evidence.evidence_file import head
+from leap.evidence.evidence_file import write_evidence as write_sealed
+from leap.evidence.score_table import write_scores
+from leap.models.packed_encoder import EncoderConfig
 
 DEPTH = 4
 EMBEDDED = Path(__file__).parents[2] / "profiles" / "embedded.yaml"
@@ -243,9 +243,7 @@ def pairs() -> dict[str, Any]:
 
 def collection() -> dict[str, Any]:
     scores = {
-        f"ndcg_at_{k}_{path}": value
-        for k in (1, 3, 5, 10)
-        for path, value in (("full", 0.50), ("exit", 0.49))
+        f"ndcg_at_{k}_{path}": value for k in (1, 3, 5, 10) for path, value in (("full", 0.50), ("exit", 0.49))
     }
     return {
         "n_queries": 500,

@@ -9,8 +9,8 @@ from torch import Tensor
 from leap.exits.plan import Plan
 from leap.exits.precision import near_threshold
 from leap.exits.rules import ExitRule, consecutive_similarity
-from leap.model.batches import Batch, pack
-from leap.model.encoder import Encoder, EncoderConfig
+from leap.models.batches import Batch, pack
+from leap.models.packed_encoder import Encoder, EncoderConfig
 
 VOCABULARY = 1000
 # Of a cosine in half precision, path against path; and the least cosine of vectors that left together.

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from leap.profiles import compose
+from leap.core.settings.profiles import compose
 
 PROJECT = Path(__file__).parents[2]
 NO_NETWORK = Path(__file__).with_name("no_network")
@@ -19,7 +19,7 @@ TRACKED = (
     "stages",
     "profiles",
     "reference",
-    "scripts/mend.py",
+    "tools/mend.py",
     "studies/dvc.yaml",
     "dvc.yaml",
     "requirements.lock",

@@ -9,9 +9,9 @@ import torch
 sys.path.insert(0, str(Path(__file__).parents[1] / "unit"))
 from tiny_settings import tiny_variant
 
-from leap.settings.sources import LocalModel
-from leap.training.ranks import joined
-from leap.training.run import train_student
+from leap.core.settings.sources import LocalModel
+from leap.train.ranks import joined
+from leap.train.train_student import train_student
 
 
 def main(root: Path, teacher: str, changes: str = "{}") -> None:

@@ -9,10 +9,10 @@ from tiny_models import MakeFolder
 from torch import Tensor, nn
 
 from leap.exits.rules import ExitRule
-from leap.model.encoder import Encoder
-from leap.model.student import save_student
-from leap.objective import AdaptiveLayer, terms
-from leap.objective.adaptive_layer import DRAWS, kl_to_final, prior_weights
+from leap.models.packed_encoder import Encoder
+from leap.train.objective import AdaptiveLayer, terms
+from leap.train.objective.adaptive_layer import DRAWS, kl_to_final, prior_weights
+from leap.train.student import save_student
 
 SENTENCES = ["da go", "fa go ke", "li mo nu pa re", "so"]
 
@@ -72,9 +72,7 @@ def test_the_same_loss_and_gradient_as_the_library(
     model.zero_grad()
     states = (
         model[0]
-        .auto_model(
-            **{key: features[key] for key in ("input_ids", "attention_mask")}, output_hidden_states=True
-        )
+        .auto_model(**{key: features[key] for key in ("input_ids", "attention_mask")}, output_hidden_states=True)
         .hidden_states
     )
     mask = features["attention_mask"][..., None].float()

@@ -3,8 +3,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leap.model.batches import Group, by_length, grouped, pack
-from leap.model.encoder import mean_pool
+from leap.models.batches import Group, by_length, grouped, pack
+from leap.models.packed_encoder import mean_pool
 
 lengths = st.lists(st.integers(1, 6), min_size=1, max_size=12)
 
@@ -49,9 +49,7 @@ def test_by_length_covers_every_row_once_longest_first(wanted: list[int], batch_
 @given(lengths, st.data())
 def test_keep_is_packing_the_kept_rows(wanted: list[int], data: st.DataObject) -> None:
     rows = rows_of(sorted(wanted))
-    kept = data.draw(
-        st.lists(st.booleans(), min_size=len(rows), max_size=len(rows)).filter(any), label="kept"
-    )
+    kept = data.draw(st.lists(st.booleans(), min_size=len(rows), max_size=len(rows)).filter(any), label="kept")
     states = torch.arange(sum(wanted)).float()[:, None].expand(-1, 2)
     batch, left = pack(rows).keep(torch.tensor(kept), states)
     expected = pack([row for row, stays in zip(rows, kept, strict=True) if stays])

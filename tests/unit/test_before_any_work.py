@@ -10,11 +10,11 @@ from ruamel.yaml import YAML
 from tiny_models import MakeFolder
 from typer.testing import CliRunner
 
-from leap.calibration.risk import Demand
 from leap.cli import app
-from leap.errors import UserError
+from leap.core.errors import UserError
+from leap.core.stage import run
 from leap.exits import LeapEncoder
-from leap.stage import run
+from leap.exits.calibrate.risk import Demand
 
 PROJECT = Path(__file__).parents[2]
 STAGES = sorted((PROJECT / "stages").glob("*.py"))

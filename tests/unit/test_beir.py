@@ -6,13 +6,13 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from leap.data import package_collection
+from leap.core.errors import UserError
+from leap.core.settings.sources import HubCollection, LocalCollection, PackageCollection
 from leap.data.beir import read_collection
-from leap.data.collections import write_collection
-from leap.data.docstrings import Docstring
-from leap.data.package_collection import docstring_collection
-from leap.errors import UserError
-from leap.settings.sources import HubCollection, LocalCollection, PackageCollection
+from leap.extract import package_collection
+from leap.extract.collections import write_collection
+from leap.extract.docstrings import Docstring
+from leap.extract.package_collection import docstring_collection
 
 CORPUS = [("1", "A title", "The first  text."), ("2", "", "The second text."), ("q1", "", "A third text.")]
 QUERIES = [("q1", "First query?"), ("q2", "Second query?"), ("q3", "Not judged?")]
@@ -92,9 +92,7 @@ def test_hub_files_are_named_one_by_one(tmp_path: Path, monkeypatch: pytest.Monk
         ("qrels/test.tsv", "q9\t2\t1", "1 judged queries have no text, for example 'q9'"),
     ],
 )
-def test_a_bad_row_is_named_and_nothing_is_written(
-    tmp_path: Path, file: str, line: str, message: str
-) -> None:
+def test_a_bad_row_is_named_and_nothing_is_written(tmp_path: Path, file: str, line: str, message: str) -> None:
     root = write_jsonl(tmp_path)
     with (root / file).open("a", encoding="utf-8") as opened:
         opened.write(("" if file.endswith("tsv") else "\n") + line)
@@ -119,9 +117,7 @@ def test_a_folder_without_the_files_says_which_were_looked_for(tmp_path: Path) -
 def docstring(number: int, *, summary: str | None = None, body: str | None = None) -> Docstring:
     summary = summary or f"Compute the thing that has the number {number}."
     body = body or f"It is done in many steps, of which the most important one has the number {number} too."
-    return Docstring(
-        f"toy.f{number}", summary, (summary, body, f"The rest is left to number {number} of them.")
-    )
+    return Docstring(f"toy.f{number}", summary, (summary, body, f"The rest is left to number {number} of them."))
 
 
 PACKAGES = PackageCollection(kind="package", packages=["toy"], queries=10, documents=15)

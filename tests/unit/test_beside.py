@@ -7,13 +7,13 @@ import pytest
 from made_evidence import made_settings, write_evidence
 from test_summary import made
 
-from leap.files import write_json
-from leap.reporting.beside import MAKERS, beside
-from leap.reporting.differences import LATENCY, QUALITY, RunSetting, reasons
-from leap.reporting.paper import read_paper
-from leap.reporting.paper_table import Pair, Table
-from leap.reporting.studies import read_studies
-from leap.reporting.summary import shown
+from leap.core.files import write_json
+from leap.report.differences import LATENCY, QUALITY, RunSetting, reasons
+from leap.report.paper import read_paper
+from leap.report.paper_comparison import MAKERS, beside
+from leap.report.paper_table import Pair, Table
+from leap.report.study_results import read_studies
+from leap.report.summary import shown
 
 PAPER = read_paper(Path(__file__).parents[2] / "reference" / "paper.yaml")
 
@@ -100,9 +100,7 @@ def test_studies_fill_their_tables_and_only_those(summary: dict[str, Any]) -> No
 
 
 def test_settings_read_as_they_are_written(summary: dict[str, Any]) -> None:
-    pair = cells(beside(made_settings(), summary, {}, PAPER)["hyperparameters"], "train.learning_rate")[
-        "value"
-    ]
+    pair = cells(beside(made_settings(), summary, {}, PAPER)["hyperparameters"], "train.learning_rate")["value"]
     assert (shown(pair.paper, pair.digits), shown(pair.ours, pair.digits)) == ("5e-05", "0.002")
 
 

@@ -14,12 +14,12 @@ from typer.testing import CliRunner
 
 import leap.gate.binding as binding
 from leap.cli import app
-from leap.environment import this_hardware
-from leap.errors import UserError
-from leap.evaluation.evidence import PACKAGE, loaded_code
-from leap.files import seal, sha256_of
+from leap.core.environment import this_hardware
+from leap.core.errors import UserError
+from leap.core.files import seal, sha256_of
+from leap.core.settings import Settings
+from leap.evidence.evidence_file import PACKAGE, loaded_code
 from leap.gate.judgement import judge_checkpoint, judge_folder
-from leap.settings import Settings
 
 SETTINGS = made_settings()
 LATENCY = Path("evaluations/leap-1/latency.json")

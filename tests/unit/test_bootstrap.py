@@ -6,9 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import spearmanr
 
-from leap.evaluation import bootstrap
-from leap.evaluation.bootstrap import mean_interval, resamples, spearman_interval
-from leap.evaluation.spearman import spearman, spearman_of_resamples
+from leap.evidence import bootstrap
+from leap.evidence.bootstrap import mean_interval, resamples, spearman_interval
+from leap.evidence.spearman import spearman, spearman_of_resamples
 
 
 def test_spearman_by_hand() -> None:

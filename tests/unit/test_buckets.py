@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leap.exits.buckets import MOST_TOKENS, Bucket, Level, Shape, numbers_of, shape_of
-from leap.model.batches import pack
-from leap.model.encoder import Encoder, EncoderConfig
+from leap.exits.cuda.buckets import MOST_TOKENS, Bucket, Level, Shape, numbers_of, shape_of
+from leap.models.batches import pack
+from leap.models.packed_encoder import Encoder, EncoderConfig
 
 CONFIG = EncoderConfig(layers=3, width=8, heads=2, intermediate=8, vocabulary=50, positions=64)
 

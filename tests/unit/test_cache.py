@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tiny_models import MakeFolder
 
-from leap.evaluation.cache import VectorCache, entry_name, texts_hash, vector_cache
-from leap.evaluation.encode import full_and_exited, layer_vectors
+from leap.evaluate.encode import full_and_exited, layer_vectors
+from leap.evaluate.vector_cache import VectorCache, entry_name, texts_hash, vector_cache
 from leap.exits import ExitRule, LeapEncoder
 
 RULE = ExitRule(0.885, 2, 2)
@@ -124,7 +124,7 @@ def test_a_write_that_is_killed_leaves_nothing_to_read(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("leap.evaluation.cache.save_sealed", killed)
+        patch.setattr("leap.evaluate.vector_cache.save_sealed", killed)
         with pytest.raises(KeyboardInterrupt):
             cache.vectors(tiny_model, ["a"], "test", lambda: {"vectors": torch.ones(3)})
     assert list(cache.folder.iterdir()) == []

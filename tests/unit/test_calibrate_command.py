@@ -10,16 +10,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from leap.train.fit_heads import fit_heads
 from tiny_models import WORDS, MakeFolder
 
-from leap.calibration.risk import Demand
-from leap.calibration.run import Calibrated, calibrate, calibrate_folder, lines, read_column
-from leap.errors import UserError
+from leap.core.errors import UserError
+from leap.core.files import write_sealed
 from leap.exits import ExitRule, LeapEncoder
+from leap.exits.calibrate.calibrate_folder import Calibrated, calibrate, calibrate_folder, lines, read_column
+from leap.exits.calibrate.risk import Demand
 from leap.exits.lens import Lens
 from leap.exits.rules import at_layers, by_heads, calibrated, near_final, patient
-from leap.files import write_sealed
-from leap.training.heads import fit_heads
 
 PROJECT = Path(__file__).parents[2]
 # What the tiny random model can hold, with exits at three layers.
@@ -194,9 +194,7 @@ def test_a_calibration_of_another_lens_is_refused(make_folder: MakeFolder, file:
         ({"patience": 0, "score": "consecutive"}, "does not fit"),
     ],
 )
-def test_a_damaged_calibration(
-    make_folder: MakeFolder, file: Path, change: dict[str, object], named: str
-) -> None:
+def test_a_damaged_calibration(make_folder: MakeFolder, file: Path, change: dict[str, object], named: str) -> None:
     folder = make_folder()
     run(folder, file)
     path = folder / "calibration.json"

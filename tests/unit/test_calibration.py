@@ -4,18 +4,18 @@ import math
 
 import pytest
 import torch
+from leap.train.fit_heads import fit_heads
 from scipy.stats import binom
 from torch import Tensor
 
-from leap.calibration.candidates import candidates, layer_thresholds, lowest_threshold
-from leap.calibration.certify import Parts, certified, counts
-from leap.calibration.least_squares import LeastSquares
-from leap.calibration.lens import fit_lens
-from leap.calibration.measure import Measured, fit_predictor
-from leap.calibration.risk import Demand, fewest, fixed_sequence, p_value
+from leap.exits.calibrate.candidates import candidates, layer_thresholds, lowest_threshold
+from leap.exits.calibrate.certify import Parts, certified, counts
+from leap.exits.calibrate.fit_lens import fit_lens
+from leap.exits.calibrate.least_squares import LeastSquares
+from leap.exits.calibrate.measure import Measured, fit_predictor
+from leap.exits.calibrate.risk import Demand, fewest, fixed_sequence, p_value
 from leap.exits.rules import at_layers, similarity_to_final
 from leap.exits.rules import calibrated as exits_of
-from leap.training.heads import fit_heads
 
 DEMAND = Demand(floor=0.94, risk=0.1, confidence=0.9)
 
@@ -25,9 +25,7 @@ def population(rows: int, seed: int, noise: float = 1.0, depth: int = 5) -> Tens
     generator = torch.Generator().manual_seed(seed)
     target = torch.nn.functional.normalize(torch.randn(rows, 8, generator=generator), dim=-1)
     pace = 0.25 + 0.5 * torch.rand(rows, 1, generator=generator)
-    layers = [
-        target + noise * pace**layer * torch.randn(rows, 8, generator=generator) for layer in range(depth)
-    ]
+    layers = [target + noise * pace**layer * torch.randn(rows, 8, generator=generator) for layer in range(depth)]
     return torch.stack([*layers, target])
 
 

@@ -3,9 +3,9 @@ from pathlib import Path
 import pytest
 from tiny_models import write_folder
 
-from leap.errors import UserError
-from leap.evaluation.checkpoint import open_checkpoint
-from leap.settings import Settings, parse_settings, read_settings
+from leap.core.errors import UserError
+from leap.core.settings import Settings, parse_settings, read_settings
+from leap.evaluate.open_checkpoint import open_checkpoint
 
 PROFILE = Path(__file__).parents[2] / "profiles" / "embedded.yaml"
 

@@ -8,13 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from made_evidence import made_settings, write_evidence
 
-from leap.environment import hardware, this_hardware
-from leap.errors import UserError
-from leap.evaluation.evidence import Evidence, read_evidence
+from leap.core.environment import hardware, this_hardware
+from leap.core.errors import UserError
+from leap.core.settings.gate import Check
+from leap.evidence.evidence_file import Evidence, read_evidence
 from leap.gate.checks import CheckResult, judge, passes, run_checks
 from leap.gate.metrics import Measured, Rivals, data_behind, expand, measure, relative_drop, scope
 from leap.gate.verdict import lines, verdict_of
-from leap.settings.gate import Check
 
 SETTINGS = made_settings()
 
@@ -234,9 +234,7 @@ def test_latency_of_another_machine_is_no_proof(project: Path) -> None:
         f"latency.speed_up 1.25: measured on Abacus, 1 cores, not on the target hardware, {here}"
     )
     (target,) = [
-        r
-        for r in run_checks(SETTINGS.gate, evidence, "software", {}, ["Abacus, 1 cores"])
-        if r.name == "speed_up"
+        r for r in run_checks(SETTINGS.gate, evidence, "software", {}, ["Abacus, 1 cores"]) if r.name == "speed_up"
     ]
     assert target.passed
     assert hardware({"card": "NVIDIA H100", "cpu": "x", "cores": 2}) == "NVIDIA H100"

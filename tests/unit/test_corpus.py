@@ -4,9 +4,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from leap.data.corpus import SentenceFile, read_sentences
-from leap.errors import UserError
-from leap.files import sha256_of_sentences
+from leap.core.errors import UserError
+from leap.core.files import sha256_of_sentences
+from leap.data.sentence_file import SentenceFile, read_sentences
 
 TEXTS = [f"sentence {number}" for number in range(23)]
 

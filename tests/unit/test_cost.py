@@ -2,8 +2,8 @@ from typing import Any
 
 import pytest
 
-from leap.cost import Spending, amortisation, lines
-from leap.errors import UserError
+from leap.core.errors import UserError
+from leap.latency.cost import Spending, amortisation, lines
 
 
 def row(path: str, batch: int, ms: float, **other: Any) -> dict[str, Any]:

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from leap.data import docstrings
-from leap.data.docstrings import read_docstrings
-from leap.errors import UserError
+from leap.core.errors import UserError
+from leap.extract import docstrings
+from leap.extract.docstrings import read_docstrings
 
 FILES = {
     "toy/__init__.py": '"""Tools for a toy that is small."""\nraise RuntimeError("imported")\n',
@@ -18,8 +18,7 @@ FILES = {
         '    def _lock(self):\n        """Lock the lid of the box."""\n'
     ),
     "toy/a.py": (
-        "try:\n    pass\nexcept ImportError:\n"
-        '    def late():\n        """Say that it is too late for this."""\n'
+        'try:\n    pass\nexcept ImportError:\n    def late():\n        """Say that it is too late for this."""\n'
     ),
     "toy/broken.py": '"""This file is not in the Python language."""\ndef (:\n',
     "toy/tests/test_a.py": '"""This is a test of the first module."""\n',

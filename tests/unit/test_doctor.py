@@ -10,9 +10,9 @@ from tiny_models import MakeFolder
 from typer.testing import CliRunner
 
 from leap.cli import app
-from leap.doctor.sentences import BUNDLED, sample
+from leap.core.errors import UserError
+from leap.doctor.doctor_sentences import BUNDLED, sample
 from leap.doctor.symptoms import costly_checks, false_convergence, flat_curve, zero_exits
-from leap.errors import UserError
 from leap.exits import LeapEncoder
 
 
@@ -88,7 +88,7 @@ def write_sentences(path: Path, sentences: list[str]) -> Path:
 
 def make_idle(folder: Path, first: int, last_turns: bool) -> None:
     """Layers from `first` on change nothing; the last one may turn every vector away."""
-    from leap.model.encoder import Encoder
+    from leap.models.packed_encoder import Encoder
 
     encoder = Encoder.load(folder)
     with torch.no_grad():
@@ -131,9 +131,7 @@ def test_the_command_tells_the_states_apart(
     assert f"pictures: {page}" in words
 
 
-def test_a_rule_that_does_not_fit_is_named(
-    make_folder: MakeFolder, sentences: list[str], tmp_path: Path
-) -> None:
+def test_a_rule_that_does_not_fit_is_named(make_folder: MakeFolder, sentences: list[str], tmp_path: Path) -> None:
     file = write_sentences(tmp_path / "own.txt", sentences)
     page = tmp_path / "page.html"
     options = ["doctor", str(make_folder()), "--sentences", str(file), "--page", str(page)]
@@ -144,7 +142,7 @@ def test_a_rule_that_does_not_fit_is_named(
 
 
 def test_a_models_own_rule_is_taken(make_folder: MakeFolder, sentences: list[str], tmp_path: Path) -> None:
-    from leap.doctor.examination import default_rule
+    from leap.doctor.examine import default_rule
 
     folder = make_folder()
     (folder / "leap.json").write_text('{"exit": {"threshold": 0.9, "min_layer": 3, "patience": 2}}')

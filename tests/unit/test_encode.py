@@ -3,9 +3,9 @@ import pytest
 import torch
 from tiny_models import MakeFolder
 
-from leap.errors import UserError
-from leap.evaluation import encode
-from leap.evaluation.encode import full_and_exited, layer_vectors
+from leap.core.errors import UserError
+from leap.evaluate import encode
+from leap.evaluate.encode import full_and_exited, layer_vectors
 from leap.exits import ExitRule, LeapEncoder
 
 RULE = ExitRule(0.885, 2, 2)

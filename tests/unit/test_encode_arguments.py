@@ -14,10 +14,11 @@ import pytest
 import torch
 from tiny_models import MakeFolder
 
-from leap.errors import UserError
-from leap.exits import ExitRule, LeapEncoder, texts
-from leap.model.encoder import Encoder
-from leap.model.student import save_student
+from leap.core.errors import UserError
+from leap.exits import ExitRule, LeapEncoder
+from leap.models import texts
+from leap.models.packed_encoder import Encoder
+from leap.train.student import save_student
 
 PROMPTS = {"prompts": {"query": "bo bu: ", "other": "di "}, "default_prompt_name": "other"}
 
@@ -172,7 +173,7 @@ def test_a_name_that_is_no_model(monkeypatch: pytest.MonkeyPatch) -> None:
     def unreachable(repo: str, revision: str, *_: Any, **__: Any) -> Path:
         raise UserError(f"model {repo} at commit {revision} is not there")
 
-    monkeypatch.setattr("leap.model.find.fetch", unreachable)
+    monkeypatch.setattr("leap.models.find.fetch", unreachable)
     named = "neither a folder nor an installed package here, and on the hub: model models/no-such-model at"
     with pytest.raises(UserError, match=named):
         LeapEncoder("models/no-such-model")
@@ -182,9 +183,7 @@ def test_a_name_that_is_no_model(monkeypatch: pytest.MonkeyPatch) -> None:
         LeapEncoder(Path("no-such-model"))
 
 
-def test_an_installed_package_and_a_hub_id_at_a_revision(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_installed_package_and_a_hub_id_at_a_revision(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[tuple[str, str]] = []
 
     def snapshot(repo: str, *, revision: str, **_: Any) -> str:

@@ -6,10 +6,10 @@ import torch
 from safetensors.torch import load_file, save_file
 from tiny_models import MakeFolder
 
-from leap.errors import UserError
-from leap.model.batches import pack
-from leap.model.encoder import Encoder, EncoderConfig
-from leap.model.tokenizer import SentenceTokenizer
+from leap.core.errors import UserError
+from leap.models.batches import pack
+from leap.models.packed_encoder import Encoder, EncoderConfig
+from leap.models.tokenizer import SentenceTokenizer
 
 ROWS = [[2, 9, 3], [2, 5, 6, 3], [2, 30, 31, 3], [2, 7, 8, 9, 10, 11, 12, 3]]
 

@@ -3,8 +3,8 @@ import sys
 import time
 from pathlib import Path
 
-from leap import environment as module
-from leap.environment import commit, cpu_name, environment, package_version
+from leap.core import environment as module
+from leap.core.environment import commit, cpu_name, environment, package_version
 
 
 def git(folder: Path, *arguments: str) -> str:
@@ -28,7 +28,7 @@ def test_a_package_that_is_absent_has_no_version() -> None:
 
 
 def test_it_is_fast_and_imports_no_torch() -> None:
-    code = "import sys, leap.environment as e; e.environment('cpu'); print('torch' in sys.modules)"
+    code = "import sys, leap.core.environment as e; e.environment('cpu'); print('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "False\n"
     started = time.perf_counter()
     environment("cpu")

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 from made_evidence import made_settings, write_checkpoint, write_evidence
 
-from leap.errors import UserError
-from leap.evaluation.evidence import data_hashes, head, read_evidence
-from leap.files import write_sealed
+from leap.core.errors import UserError
+from leap.core.files import write_sealed
+from leap.evidence.evidence_file import data_hashes, head, read_evidence
 
 
 @pytest.fixture

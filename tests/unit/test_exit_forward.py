@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from leap.exits import ExitRule, LeapEncoder
 from leap.exits.forward import exit_forward, layer_forward
 from leap.exits.rules import at_layers, consecutive_similarity, converged
-from leap.model.batches import Batch, pack
+from leap.models.batches import Batch, pack
 
 # Most consecutive cosines of the random model lie here, so rows of one batch leave at different layers.
 thresholds = st.floats(0.80, 0.97)
@@ -91,9 +91,7 @@ def test_layers_after_the_last_exit_are_not_computed_and_rows_leave(
     assert computed == [60, 60, 60]
 
 
-def test_an_unreachable_threshold_is_full_depth_to_the_bit(
-    tiny_model: LeapEncoder, sentences: list[str]
-) -> None:
+def test_an_unreachable_threshold_is_full_depth_to_the_bit(tiny_model: LeapEncoder, sentences: list[str]) -> None:
     batch = packed(tiny_model, sentences)
     with torch.inference_mode():
         vectors, exits = exit_forward(tiny_model.encoder, batch, ExitRule(2.0, 1))

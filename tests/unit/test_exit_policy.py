@@ -24,7 +24,7 @@ from leap.exits.rules import (
     first_layer_at,
     patient,
 )
-from leap.model.batches import pack
+from leap.models.batches import pack
 
 Twin = Callable[[Tensor], Tensor]
 
@@ -33,9 +33,7 @@ generators = st.integers(0, 10_000).map(lambda seed: torch.Generator().manual_se
 
 
 def some_heads(generator: torch.Generator) -> Heads:
-    return Heads(
-        torch.randn(4, 16, generator=generator) * 0.2, torch.rand(4, generator=generator) * 0.1 + 0.85
-    )
+    return Heads(torch.randn(4, 16, generator=generator) * 0.2, torch.rand(4, generator=generator) * 0.1 + 0.85)
 
 
 def some_calibration(generator: torch.Generator, score: str, patience: int) -> Calibration:

@@ -36,9 +36,7 @@ def test_half_precision_moves_only_exits_near_the_threshold(
     same = torch.from_numpy(exits) == expected
     assert same[~near].all()
     exited = pooled[expected, torch.arange(len(expected))]
-    assert torch.cosine_similarity(vectors, exited)[same].min() > (
-        0.9999 if dtype == torch.float16 else 0.998
-    )
+    assert torch.cosine_similarity(vectors, exited)[same].min() > (0.9999 if dtype == torch.float16 else 0.998)
 
 
 def test_near_threshold_by_hand() -> None:

@@ -175,9 +175,7 @@ def test_calibrated_by_a_predicted_similarity() -> None:
     thresholds = torch.tensor([torch.inf, 9.0, 9.0, torch.inf]).log()
     assert calibrated(ONE, Calibration(thresholds, 1, by_norm, False)).tolist() == [3]
     # And one that sees the three cosines and the step of the norm.
-    seen = [
-        Predictor(torch.eye(6)[column].repeat(4, 1)).scores(ONE)[2, 0].item() for column in (0, 1, 2, 4, 5)
-    ]
+    seen = [Predictor(torch.eye(6)[column].repeat(4, 1)).scores(ONE)[2, 0].item() for column in (0, 1, 2, 4, 5)]
     assert seen == pytest.approx([1.0, 0.6, 0.6, torch.tensor(2.0).log().item(), 1.0])
 
 

@@ -10,15 +10,15 @@ from tiny_models import WORDS, tiny_tokenizer
 from typer.testing import CliRunner
 
 from leap.cli import app
-from leap.errors import UserError
+from leap.core.errors import UserError
+from leap.core.settings import parse_settings
 from leap.exits import ExitRule, LeapEncoder
-from leap.exports.card import front_matter, model_card, package_licence
-from leap.exports.folders import export_truncated, export_whole
-from leap.exports.source import card_of, model_folder
 from leap.gate.judgement import judge_checkpoint
-from leap.model.encoder import Encoder, EncoderConfig
-from leap.model.student import save_student
-from leap.settings import parse_settings
+from leap.models.packed_encoder import Encoder, EncoderConfig
+from leap.registry.card import front_matter, model_card, package_licence
+from leap.registry.export_folder import export_truncated, export_whole
+from leap.registry.export_source import card_of, model_folder
+from leap.train.student import save_student
 
 SETTINGS = made_settings()
 
@@ -59,9 +59,7 @@ def test_the_whole_folder_loads_in_sentence_transformers(
     export_whole(checkpoint, Path("out"), "# card\n")
     assert Path("out/README.md").read_text() == "# card\n"
     found = SentenceTransformer("out", device="cpu", local_files_only=True).encode(sentences)
-    assert cosines(found, LeapEncoder(checkpoint).encode(sentences, strategy="full")) == pytest.approx(
-        1, abs=1e-5
-    )
+    assert cosines(found, LeapEncoder(checkpoint).encode(sentences, strategy="full")) == pytest.approx(1, abs=1e-5)
     assert LeapEncoder("out").rule == ExitRule(0.95, 2)
 
 
@@ -102,7 +100,7 @@ def test_onnx_gives_the_layers_vectors_at_any_batch_and_length(
     import onnxruntime
     from tokenizers import Tokenizer
 
-    from leap.exports.onnx_model import export_onnx
+    from leap.registry.export_onnx import export_onnx
 
     export_onnx(checkpoint, 3, Path("out"), None)
     session = onnxruntime.InferenceSession("out/model.onnx")
@@ -168,9 +166,7 @@ def test_a_hub_teacher_and_hub_data_are_named(card: str) -> None:
     hub = {"kind": "hub", "revision": "0" * 40}
     content = SETTINGS.model_dump(mode="json")
     content["teacher"] = {**hub, "repo": "org/teacher"}
-    content["data"]["sources"] = {
-        "snli": {**hub, "repo": "stanfordnlp/snli", "files": ["a"], "columns": ["x"]}
-    }
+    content["data"]["sources"] = {"snli": {**hub, "repo": "stanfordnlp/snli", "files": ["a"], "columns": ["x"]}}
     content["gate"]["card"] |= {"base_model": None, "data_licenses": {"snli": "cc-by-sa-4.0"}}
     settings = parse_settings(content, "test")
     text = model_card(settings, *judge_checkpoint(settings, "leap", 1))

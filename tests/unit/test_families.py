@@ -11,17 +11,17 @@ import torch
 from tiny_models import WORDS
 from tiny_settings import tiny_variant
 
-from leap.errors import UserError
+from leap.core.errors import UserError
+from leap.core.settings.sources import PackageModel
 from leap.exits import ExitRule, LeapEncoder
-from leap.model.batches import pack
-from leap.model.encoder import Encoder
-from leap.model.families import BERT
-from leap.model.locate import locate
-from leap.model.relative import distance_buckets
-from leap.model.student import save_student, start_student
-from leap.model.tokenizer import SentenceTokenizer
-from leap.settings.sources import PackageModel
-from leap.training.checkpoint import TrainingState
+from leap.models.batches import pack
+from leap.models.families import BERT
+from leap.models.locate import locate
+from leap.models.packed_encoder import Encoder
+from leap.models.relative_bias import distance_buckets
+from leap.models.tokenizer import SentenceTokenizer
+from leap.train.student import save_student, start_student
+from leap.train.training_state import TrainingState
 
 FAMILIES = ("bert", "distilbert", "mpnet", "roberta", "xlm-roberta")
 SHAPE = {"hidden_size": 16, "num_hidden_layers": 3, "num_attention_heads": 2, "intermediate_size": 32}
@@ -56,9 +56,7 @@ def tokenizer_of(family: str) -> Any:
         merges = [("Ġ", "k"), ("k", "a")]
         return RobertaTokenizer(vocab={token: n for n, token in enumerate(names)}, merges=merges)
     vocabulary = [(token, 0.0) for token in ("<s>", "<pad>", "</s>", "<unk>")]
-    vocabulary += [
-        (token, -float(n)) for n, token in enumerate(["▁", *(f"▁{w}" for w in WORDS), *LETTERS], 1)
-    ]
+    vocabulary += [(token, -float(n)) for n, token in enumerate(["▁", *(f"▁{w}" for w in WORDS), *LETTERS], 1)]
     return XLMRobertaTokenizer(vocab=[*vocabulary, ("<mask>", 0.0)])
 
 
@@ -181,9 +179,7 @@ def test_a_trainings_state_holds_what_layers_share_once(tmp_path: Path) -> None:
 def test_a_cold_student_is_bert_with_its_teachers_tokens_and_places(family: str, tmp_path: Path) -> None:
     folder = sentence_folder(tmp_path, family)
     teacher = Encoder.load(folder)
-    encoder, basis = start_student(
-        tiny_variant().student, folder, torch.ones(teacher.config.vocabulary), seed=1
-    )
+    encoder, basis = start_student(tiny_variant().student, folder, torch.ones(teacher.config.vocabulary), seed=1)
     assert (encoder.config.family, encoder.config.relative_buckets) == (BERT, 0)
     assert encoder.config.max_tokens == teacher.config.max_tokens
     assert basis is not None
@@ -259,9 +255,7 @@ def test_names_of_an_old_norm(tmp_path: Path) -> None:
     path = folder / "model.safetensors"
     whole = Encoder.load(folder).state_dict()
     old = {
-        f"bert.{name}".replace("LayerNorm.weight", "LayerNorm.gamma").replace(
-            "Norm.bias", "Norm.beta"
-        ): tensor
+        f"bert.{name}".replace("LayerNorm.weight", "LayerNorm.gamma").replace("Norm.bias", "Norm.beta"): tensor
         for name, tensor in load_file(path).items()
     }
     assert "bert.embeddings.LayerNorm.gamma" in old

@@ -46,11 +46,7 @@ def forbidden(text: str) -> Iterator[str]:
     """What of a module's code is not allowed."""
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.Import | ast.ImportFrom):
-            names = (
-                [node.module or ""]
-                if isinstance(node, ast.ImportFrom)
-                else [item.name for item in node.names]
-            )
+            names = [node.module or ""] if isinstance(node, ast.ImportFrom) else [item.name for item in node.names]
             yield from (f"import {name}" for name in names if name.partition(".")[0] in MODULES)
         if isinstance(node, ast.Attribute | ast.Name) and dotted(node) in CALLS:
             yield dotted(node)
@@ -60,16 +56,12 @@ def forbidden(text: str) -> Iterator[str]:
             if dotted(node.func).endswith("YAML"):
                 kinds = [value.value for value in node.args[:1] if isinstance(value, ast.Constant)]
                 kinds += [
-                    k.value.value
-                    for k in node.keywords
-                    if k.arg == "typ" and isinstance(k.value, ast.Constant)
+                    k.value.value for k in node.keywords if k.arg == "typ" and isinstance(k.value, ast.Constant)
                 ]
                 yield from (f"YAML {kind}" for kind in kinds if kind not in ("safe", "rt"))
             for keyword in node.keywords:
                 allowed = KEYWORDS.get(keyword.arg or "")
-                if allowed and not (
-                    isinstance(keyword.value, ast.Constant) and keyword.value.value in allowed
-                ):
+                if allowed and not (isinstance(keyword.value, ast.Constant) and keyword.value.value in allowed):
                     yield f"{keyword.arg}={ast.unparse(keyword.value)}"
         if isinstance(node, ast.Dict):
             for key, value in zip(node.keys, node.values, strict=True):

@@ -12,15 +12,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from leap.exits.compiled import ARGUMENTS, Kernel, definitions
+from leap.exits.cuda.compiled import ARGUMENTS, Kernel, definitions
+from leap.exits.cuda.fused import FusedEncoder
+from leap.exits.cuda.layouts import layout_of
+from leap.exits.cuda.tiles import TileShape, tile_shape
 from leap.exits.forward import exit_forward, layer_forward
-from leap.exits.fused import FusedEncoder
-from leap.exits.layouts import layout_of
 from leap.exits.plan import Plan
 from leap.exits.rules import ExitRule
-from leap.exits.tiles import TileShape, tile_shape
-from leap.model.batches import Batch, pack
-from leap.model.encoder import Encoder, EncoderConfig
+from leap.models.batches import Batch, pack
+from leap.models.packed_encoder import Encoder, EncoderConfig
 
 KERNEL = Path(__file__).parents[2] / "src/leap/resources/kernels/encoder.cu"
 SUPPORT = Path(__file__).parents[1] / "support"
@@ -34,13 +34,11 @@ pytestmark = [
 
 
 class HostKernel:
-    """`leap.exits.compiled.Kernel`, on the CPU."""
+    """`leap.exits.cuda.compiled.Kernel`, on the CPU."""
 
     folder: Path
 
-    def __init__(
-        self, config: EncoderConfig, shape: TileShape, dtype: torch.dtype, device: torch.device
-    ) -> None:
+    def __init__(self, config: EncoderConfig, shape: TileShape, dtype: torch.dtype, device: torch.device) -> None:
         library = self.folder / f"kernel{shape.rows16}.so"
         options = [f"-D{name}={value}" for name, value in definitions(config, shape, dtype).items()]
         command = [
@@ -91,7 +89,7 @@ def on_host(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     assert shape is not None
     HostKernel.folder = tmp_path_factory.mktemp("kernel")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("leap.exits.fused.Kernel", HostKernel)
+        patch.setattr("leap.exits.cuda.fused.Kernel", HostKernel)
         processors = SimpleNamespace(multi_processor_count=1)
         patch.setattr(torch.cuda, "get_device_properties", lambda device: processors)
         patch.setattr(torch.cuda, "current_stream", lambda device: SimpleNamespace(cuda_stream=0))
@@ -131,9 +129,7 @@ def test_mixed_exits_equal_the_slow_twin(on_host: OnHost, twin: Encoder, batch: 
 
 
 @pytest.mark.parametrize(("threshold", "layer"), [(-1.0, 2), (2.0, 3), (math.inf, 3)])
-def test_all_leave_together(
-    on_host: OnHost, twin: Encoder, batch: Batch, threshold: float, layer: int
-) -> None:
+def test_all_leave_together(on_host: OnHost, twin: Encoder, batch: Batch, threshold: float, layer: int) -> None:
     vectors, exits = on_host.run(batch, [math.inf, threshold, math.inf], 1, 3)
     assert exits.tolist() == [layer] * len(LENGTHS)
     torch.testing.assert_close(vectors, layer_forward(twin, batch, layer), atol=4e-3, rtol=0)

@@ -2,10 +2,10 @@ import numpy as np
 import pytest
 import torch
 
-from leap.evaluation.bootstrap import resamples
-from leap.evaluation.gain import at_depths, matched_oracle, mean_gain, spearman_gains
-from leap.evaluation.layers import interpolated
-from leap.evaluation.spearman import spearman
+from leap.evaluate.gain import at_depths, matched_oracle, mean_gain, spearman_gains
+from leap.evaluate.layers import interpolated
+from leap.evidence.bootstrap import resamples
+from leap.evidence.spearman import spearman
 from leap.exits.rules import at_layers, near_final, similarity_to_final
 
 

@@ -9,10 +9,10 @@ from ruamel.yaml import YAML
 from typer.testing import CliRunner
 
 from leap.cli import app
-from leap.errors import UserError
+from leap.core.errors import UserError
+from leap.core.settings import Settings
 from leap.gate.judgement import judge_checkpoint
-from leap.gate.promotion import register
-from leap.settings import Settings
+from leap.registry.promotion import register
 
 
 @pytest.fixture
@@ -24,9 +24,7 @@ def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
     return made
 
 
-def test_a_verdict_is_written_and_nothing_registered(
-    settings: Settings, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_verdict_is_written_and_nothing_registered(settings: Settings, caplog: pytest.LogCaptureFixture) -> None:
     verdict = register(settings, *judge_checkpoint(settings, "leap", 1))
     assert verdict["passed"]
     assert verdict["registry"] is None

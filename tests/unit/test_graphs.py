@@ -7,15 +7,15 @@ from contextlib import nullcontext
 import pytest
 import torch
 
-from leap.exits import graphs
-from leap.exits.buckets import Bucket
+from leap.exits.cuda import graphs
+from leap.exits.cuda.buckets import Bucket
+from leap.exits.cuda.graphs import GraphEncoder, warm_stretches
 from leap.exits.forward import exit_forward
-from leap.exits.graphs import GraphEncoder, warm_stretches
 from leap.exits.plan import Plan, plan_of
 from leap.exits.policy import ExitPolicy, Fixed
 from leap.exits.rules import ExitRule, consecutive_similarity
-from leap.model.batches import Batch, pack
-from leap.model.encoder import Encoder, EncoderConfig
+from leap.models.batches import Batch, pack
+from leap.models.packed_encoder import Encoder, EncoderConfig
 
 DEPTH = 6
 CONFIG = EncoderConfig(layers=DEPTH, width=32, heads=2, intermediate=64, vocabulary=50, positions=130)

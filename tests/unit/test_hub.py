@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from leap.errors import UserError
-from leap.hub import fetch
+from leap.core.errors import UserError
+from leap.core.hub import fetch
 
 COMMIT = "0" * 40
 

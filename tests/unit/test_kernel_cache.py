@@ -5,8 +5,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from leap.exits import compiled
-from leap.gate.runtime_code import copy_runtime
+from leap.exits.cuda import compiled
+from leap.registry.runtime_code import copy_runtime
 
 
 class Compiler:

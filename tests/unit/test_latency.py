@@ -6,11 +6,13 @@ import numpy as np
 import pytest
 import torch
 
-from leap.errors import UserError
-from leap.evaluation import latency
-from leap.evaluation import latency_rivals as rivals
-from leap.evaluation.floor import floor
-from leap.evaluation.latency import (
+from leap.core.errors import UserError
+from leap.core.settings.evaluation import LatencySettings
+from leap.exits import ExitRule, LeapEncoder
+from leap.latency import other_libraries as rivals
+from leap.latency import timing as latency
+from leap.latency.bandwidth import floor
+from leap.latency.timing import (
     PASSES,
     is_mixed,
     joined_rows,
@@ -19,9 +21,7 @@ from leap.evaluation.latency import (
     spread,
     timed,
 )
-from leap.exits import ExitRule, LeapEncoder
-from leap.model.batches import Batch, pack
-from leap.settings.evaluation import LatencySettings
+from leap.models.batches import Batch, pack
 
 MIXED = ExitRule(0.885, 2, 2)
 
@@ -54,9 +54,7 @@ def layer_clock(tiny_model: LeapEncoder, monkeypatch: pytest.MonkeyPatch) -> Non
 def test_every_path_computes_what_its_row_says(tiny_model: LeapEncoder, sentences: list[str]) -> None:
     figures = latency_figures(tiny_model, sentences, MIXED, settings(iterations=50), seed=1)
     rows = {(row["path"], row["batch"]): row for row in figures["rows"]}
-    assert set(rows) == {
-        (path, size) for path in ("full", "exit", "monitored", "truncated") for size in (1, 8)
-    }
+    assert set(rows) == {(path, size) for path in ("full", "exit", "monitored", "truncated") for size in (1, 8)}
     for (path, size), row in rows.items():
         assert row["device"] == "cpu"
         assert row["ms_mean"] == pytest.approx(size * row["expected_layers"])

@@ -6,13 +6,14 @@ from typing import Any
 import pytest
 import torch
 
-from leap.evaluation import latency, latency_cuda
-from leap.evaluation.latency_cuda import Forward, burst_timer, fast_path, own_plans
 from leap.exits import ExitRule, LeapEncoder
 from leap.exits.forward import exit_forward, layer_forward
 from leap.exits.paths import GraphPath
 from leap.exits.plan import Plan
-from leap.model.batches import Batch, pack
+from leap.latency import timing as latency
+from leap.latency import timing_cuda as latency_cuda
+from leap.latency.timing_cuda import Forward, burst_timer, fast_path, own_plans
+from leap.models.batches import Batch, pack
 
 RULE = ExitRule(0.9, 2)
 LENGTHS = [[3, 3, 9], [4, 5, 6]]

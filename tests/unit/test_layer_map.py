@@ -4,8 +4,8 @@ import pytest
 import torch
 from test_objective import loss_settings
 
-from leap.objective.layer_map import mapped_targets, needed_teacher_layers, positions
-from leap.settings.student import AdaptiveLayerSettings
+from leap.core.settings.training import AdaptiveLayerSettings
+from leap.train.objective.layer_map import mapped_targets, needed_teacher_layers, positions
 
 
 @pytest.mark.parametrize(

@@ -3,8 +3,8 @@ import json
 import pytest
 import torch
 
-from leap.evaluation.diagnosis import diagnose, exit_figures, verdict
-from leap.evaluation.layers import (
+from leap.evaluate.diagnosis import diagnose, exit_figures, verdict
+from leap.evaluate.layers import (
     alignment,
     contraction,
     cumulative_rates,
@@ -16,7 +16,7 @@ from leap.evaluation.layers import (
     median_contraction,
     share_below,
 )
-from leap.evaluation.neighbours import KeptNeighbours
+from leap.evaluate.neighbours import KeptNeighbours
 from leap.exits import ExitRule
 
 RULE = ExitRule(0.95, 2, 1)

@@ -4,11 +4,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leap.exits.fused import fits
-from leap.exits.layouts import choose_layout, longest_row, shapes
-from leap.exits.tiles import MOST_ROWS, SHARED_BYTES, packed_tiles, tile_shape
-from leap.model.batches import pack
-from leap.model.encoder import EncoderConfig
+from leap.exits.cuda.fused import fits
+from leap.exits.cuda.layouts import choose_layout, longest_row, shapes
+from leap.exits.cuda.tiles import MOST_ROWS, SHARED_BYTES, packed_tiles, tile_shape
+from leap.models.batches import pack
+from leap.models.packed_encoder import EncoderConfig
 
 
 def config(width: int = 384, heads: int = 12, intermediate: int | None = None) -> EncoderConfig:

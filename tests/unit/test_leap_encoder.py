@@ -5,7 +5,7 @@ import pytest
 import torch
 from tiny_models import MakeFolder
 
-from leap.errors import UserError
+from leap.core.errors import UserError
 from leap.exits import LeapEncoder
 
 
@@ -73,9 +73,7 @@ def test_the_folders_own_rule_and_the_papers(make_folder: MakeFolder, sentences:
     rule = LeapEncoder(folder, "cpu").rule
     # The paper's l_min 6 does not fit a model of five layers.
     assert (rule.threshold, rule.min_layer, rule.patience) == (0.95, 5, 1)
-    (folder / "leap.json").write_text(
-        json.dumps({"exit": {"threshold": -1.0, "min_layer": 2, "patience": 2}})
-    )
+    (folder / "leap.json").write_text(json.dumps({"exit": {"threshold": -1.0, "min_layer": 2, "patience": 2}}))
     model = LeapEncoder(folder, "cpu")
     assert set(model.encode(sentences, return_exit_layers=True)[1].tolist()) == {3}
     assert set(model.encode(sentences, min_layer=4, return_exit_layers=True)[1].tolist()) == {4}

@@ -18,11 +18,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from leap.calibration.lens import fit_lens
 from leap.data.pairs import read_pairs
-from leap.evaluation.encode import layer_vectors
-from leap.evaluation.spearman import spearman
+from leap.evaluate.encode import layer_vectors
+from leap.evidence.spearman import spearman
 from leap.exits import LeapEncoder
+from leap.exits.calibrate.fit_lens import fit_lens
 from leap.exits.rules import similarity_to_final
 
 pytestmark = [

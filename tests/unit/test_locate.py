@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from leap.errors import UserError
-from leap.model.locate import locate
-from leap.settings.sources import HubModel, LocalModel, PackageModel
+from leap.core.errors import UserError
+from leap.core.settings.sources import HubModel, LocalModel, PackageModel
+from leap.models.locate import locate
 
 WEIGHTS = b"not really weights"
 TOKENIZER = b"nor a tokenizer"
@@ -104,9 +104,7 @@ def test_a_hub_model_is_fetched_without_pickles(tmp_path: Path, monkeypatch: pyt
     assert locate(HubModel(kind="hub", repo="a/b", revision="1" * 40)) == (folder, SHA)
     assert (asked["repo"], asked["repo_type"], asked["revision"]) == ("a/b", "model", "1" * 40)
     assert not any(
-        pattern.endswith((".bin", "*", ".py", ".pt"))
-        for pattern in asked["allow_patterns"]
-        if "/" not in pattern
+        pattern.endswith((".bin", "*", ".py", ".pt")) for pattern in asked["allow_patterns"] if "/" not in pattern
     )
 
 
@@ -117,7 +115,7 @@ def test_another_tokenizer_is_refused(
     install(tmp_path, ["model"])
     monkeypatch.syspath_prepend(tmp_path)
     folder = tmp_path / "toy_model" / "model"
-    monkeypatch.setattr("leap.model.locate.hub_folder", lambda *_: folder)
+    monkeypatch.setattr("leap.models.locate.hub_folder", lambda *_: folder)
     content = {"path": str(folder), "repo": "a/b", "revision": "1" * 40, "package": "toy-model"}
     given = {key: value for key, value in content.items() if key in source.model_fields}
     given |= {"kind": source.model_fields["kind"].annotation.__args__[0], "sha256": SHA}

@@ -14,12 +14,12 @@ from tiny_models import MakeFolder
 from torch.nn import functional as F
 
 import leap
-from leap.errors import UserError
+from leap.core.errors import UserError
 from leap.exits import ExitRule, LeapEncoder
 from leap.exits.rules import at_layers, consecutive_similarity, converged
-from leap.monitoring import Monitor
-from leap.monitoring import monitor as monitor_module
-from leap.monitoring.window import read_windows
+from leap.serve import Monitor
+from leap.serve import monitor as monitor_module
+from leap.serve.window import read_windows
 
 # Rows of the tiny model leave at layers 3, 4 and 5.
 MIXED = {"threshold": 0.885, "min_layer": 2, "patience": 2}
@@ -90,9 +90,7 @@ def test_only_sampled_sentences_are_shadowed(model: LeapEncoder, sentences: list
     assert 280 < model.monitor.window().shadowed.n < 440
 
 
-def test_full_and_fixed_depth_are_counted_apart(
-    model: LeapEncoder, sentences: list[str], windows: Path
-) -> None:
+def test_full_and_fixed_depth_are_counted_apart(model: LeapEncoder, sentences: list[str], windows: Path) -> None:
     model.monitor = Monitor(model, windows)
     model.encode(sentences[:5], strategy="full")
     model.encode(sentences[:3], strategy="fixed", layer=2)
@@ -102,9 +100,7 @@ def test_full_and_fixed_depth_are_counted_apart(
     assert read_windows(str(windows)).bypassed == 8
 
 
-def test_the_file_holds_numbers_and_reads_back(
-    model: LeapEncoder, sentences: list[str], windows: Path
-) -> None:
+def test_the_file_holds_numbers_and_reads_back(model: LeapEncoder, sentences: list[str], windows: Path) -> None:
     model.monitor = Monitor(model, windows / "new", shadow_rate=1.0)
     model.encode(sentences * 5, **MIXED)
     model.monitor.flush()
@@ -149,8 +145,7 @@ def test_old_windows_go(model: LeapEncoder, sentences: list[str], windows: Path,
 def test_many_threads_lose_nothing(model: LeapEncoder, sentences: list[str], windows: Path) -> None:
     model.monitor = Monitor(model, windows, shadow_rate=0.5, window_hours=2e-5, write_seconds=0.0)
     threads = [
-        threading.Thread(target=lambda: [model.encode(sentences, **MIXED) for _ in range(10)])
-        for _ in range(4)
+        threading.Thread(target=lambda: [model.encode(sentences, **MIXED) for _ in range(10)]) for _ in range(4)
     ]
     for thread in threads:
         thread.start()
@@ -192,7 +187,7 @@ def test_vectors_that_are_not_numbers_are_counted_and_left_out(
 
 def test_the_last_window_is_written_when_the_process_ends(tiny_folder: Path, windows: Path) -> None:
     code = (
-        "import sys; from leap.exits import LeapEncoder; from leap.monitoring import Monitor\n"
+        "import sys; from leap.exits import LeapEncoder; from leap.serve import Monitor\n"
         "model = LeapEncoder(sys.argv[1], 'cpu'); model.monitor = Monitor.from_environment(model)\n"
         "model.encode(['bi bo']); model.encode(['bi', 'du'])  # the first writes, the others do not"
     )
@@ -264,12 +259,12 @@ def test_the_registered_model_is_watched_where_the_variable_says_so(
 
     import pandas as pd
 
-    from leap.gate.runtime_code import runtime_modules
-    from leap.gate.served_model import ServedLeap
+    from leap.registry.runtime_code import runtime_modules
+    from leap.registry.served_model import ServedLeap
 
     # A registered model brings its own copy of what it imports.
-    assert {"leap.monitoring.monitor", "leap.monitoring.window"} <= runtime_modules()
-    assert "leap.monitoring.compare" not in runtime_modules()
+    assert {"leap.serve.monitor", "leap.serve.window"} <= runtime_modules()
+    assert "leap.serve.compare_windows" not in runtime_modules()
     monkeypatch.setenv("LEAP_MONITOR_FOLDER", str(windows))
     served = ServedLeap()
     served.load_context(SimpleNamespace(artifacts={"checkpoint": str(tiny_folder)}))

@@ -15,12 +15,12 @@ from ruamel.yaml import YAML
 from typer.testing import CliRunner
 
 from leap.cli import app
-from leap.errors import UserError
-from leap.monitoring.command import compare_windows
-from leap.monitoring.compare import compare, differences, distribution_distance
-from leap.monitoring.prometheus import prometheus_text
-from leap.monitoring.shadow import Agreement
-from leap.monitoring.window import Mean, Window, added
+from leap.core.errors import UserError
+from leap.serve.compare_windows import compare, differences, distribution_distance
+from leap.serve.monitor_command import compare_windows
+from leap.serve.prometheus import prometheus_text
+from leap.serve.shadow import Agreement
+from leap.serve.window import Mean, Window, added
 from leap.tracking import Tracking
 
 SETTINGS = made_settings()
@@ -66,9 +66,7 @@ def test_the_mean_exit_layer_may_move_by_one_either_way(exits: list[int], outcom
     assert outcomes(STEADY, window(exits))["exit_layer_shift"] == outcome
 
 
-@pytest.mark.parametrize(
-    ("nn", "outcome"), [(0.9, "fine"), (0.721, "fine"), (0.72, "fine"), (0.719, "alert")]
-)
+@pytest.mark.parametrize(("nn", "outcome"), [(0.9, "fine"), (0.721, "fine"), (0.72, "fine"), (0.719, "alert")])
 def test_nn_at_10_may_fall_by_a_fifth_of_the_references(nn: float, outcome: str) -> None:
     found = compare(STEADY, window([0, 500, 500, 0], nn=nn), SETTINGS.monitoring).findings[1]
     assert found.outcome == outcome
@@ -76,10 +74,7 @@ def test_nn_at_10_may_fall_by_a_fifth_of_the_references(nn: float, outcome: str)
 
 
 def test_better_neighbours_are_no_alert() -> None:
-    assert (
-        outcomes(window([0, 500, 500, 0], nn=0.5), window([0, 500, 500, 0], nn=1.0))["nn_at_10_drop"]
-        == "fine"
-    )
+    assert outcomes(window([0, 500, 500, 0], nn=0.5), window([0, 500, 500, 0], nn=1.0))["nn_at_10_drop"] == "fine"
 
 
 @pytest.mark.parametrize(("failed", "outcome"), [(0.2, "fine"), (0.21, "alert")])

@@ -10,14 +10,14 @@ from made_evidence import made_settings
 from ruamel.yaml import YAML
 from tiny_models import write_folder
 
-from leap.errors import UserError
-from leap.evaluation.evidence import read_evidence
+from leap.core.errors import UserError
+from leap.core.settings import parse_settings
+from leap.core.settings.profiles import compose
+from leap.core.stage import run
+from leap.evidence.evidence_file import read_evidence
 from leap.exits import LeapEncoder
 from leap.gate.judgement import judge_checkpoint
-from leap.model.find import find_model
-from leap.profiles import compose
-from leap.settings import parse_settings
-from leap.stage import run
+from leap.models.find import find_model
 
 PROJECT = Path(__file__).parents[2]
 CONTENT = YAML(typ="safe").load((PROJECT / "params.yaml").read_text())
@@ -89,9 +89,7 @@ def test_paths_of_the_users_own_may_be_any_but_no_control_characters(path: str) 
     assert parse_settings({**CONTENT, "teacher": {"kind": "local", "path": "/models/x"}}, "p").teacher
 
 
-@pytest.mark.parametrize(
-    "repo", ["../x", "a/..", "./a", "a/b/c", "a", "a/b\n", "a/b;c", "C:\\x", "/etc", ".a/b"]
-)
+@pytest.mark.parametrize("repo", ["../x", "a/..", "./a", "a/b/c", "a", "a/b\n", "a/b;c", "C:\\x", "/etc", ".a/b"])
 def test_names_of_repositories(repo: str) -> None:
     teacher: dict[str, Any] = {"kind": "hub", "repo": repo, "revision": "0" * 40}
     with pytest.raises(UserError, match=r"teacher\.repo: String should match pattern"):
@@ -152,9 +150,7 @@ def test_profiles(name: str) -> None:
 
 
 @pytest.mark.parametrize("seed", ["-1", "1.5", "1;x", "../1", "", "\u0661"])
-def test_seeds_of_a_stage(
-    seed: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_seeds_of_a_stage(seed: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr("sys.argv", ["gate.py", "--variant", "leap", f"--seed={seed}"])
     with pytest.raises(SystemExit) as caught:
         run(lambda *_: pytest.fail("ran"), "", ("variant", "seed"))

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from leap.evaluation.neighbours import neighbours, overlap
+from leap.evaluate.neighbours import neighbours, overlap
 
 
 def at(*degrees: float) -> torch.Tensor:

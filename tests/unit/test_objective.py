@@ -8,9 +8,9 @@ from tiny_settings import TINY
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from leap.objective import AdaptiveLayer, LeapLoss, objective, terms
-from leap.objective.leap_loss import layer_weights, ramp
-from leap.settings.student import AdaptiveLayerSettings, LayerWeights, LossSettings
+from leap.core.settings.training import AdaptiveLayerSettings, LayerWeights, LossSettings
+from leap.train.objective import AdaptiveLayer, LeapLoss, objective, terms
+from leap.train.objective.leap_loss import layer_weights, ramp
 
 LAYERS, ROWS, WIDTH, TEACHER_WIDTH = 4, 5, 6, 8
 STORED = [1, 2, 3, 4]
@@ -83,9 +83,7 @@ def test_the_exit_loss_of_the_student_starts_with_the_ramp() -> None:
 def test_the_whole_is_the_weighted_sum_of_its_terms() -> None:
     value, _, parts = total(loss_settings())
     weights = {"final": 1.0, "inter": 0.3, "exit": 0.4, "contrast": 0.3, "late": 0.2, "redund": 0.05}
-    assert value.item() == pytest.approx(
-        sum(weights[name] * parts[name].item() for name in weights), rel=1e-5
-    )
+    assert value.item() == pytest.approx(sum(weights[name] * parts[name].item() for name in weights), rel=1e-5)
 
 
 def test_uniform_layer_weights_give_the_plain_mean_whatever_their_size() -> None:

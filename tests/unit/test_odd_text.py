@@ -16,19 +16,20 @@ import torch
 from mlflow.exceptions import MlflowException
 from tiny_models import WORDS, write_folder
 
-from leap.calibration.risk import Demand
-from leap.calibration.run import calibrate, read_column
+from leap.core.errors import UserError
+from leap.core.settings.sources import LocalCollection, LocalPairs
 from leap.data.beir import Collection, read_collection
-from leap.data.collections import write_collection
+from leap.data.cleaning import clean
 from leap.data.pairs import read_pairs, write_pairs
-from leap.data.sentences import clean, write_sample
 from leap.data.tables import file_rows
-from leap.doctor.sentences import sample
-from leap.errors import UserError
-from leap.evaluation.retrieval import query_scores, retrieve
+from leap.doctor.doctor_sentences import sample
+from leap.evaluate.retrieval import query_scores, retrieve
 from leap.exits import ExitRule, LeapEncoder
-from leap.gate.served_model import checked
-from leap.settings.sources import LocalCollection, LocalPairs
+from leap.exits.calibrate.calibrate_folder import calibrate, read_column
+from leap.exits.calibrate.risk import Demand
+from leap.extract.collections import write_collection
+from leap.extract.sample import write_sample
+from leap.registry.served_model import checked
 
 HEBREW = "שלום עולם"
 

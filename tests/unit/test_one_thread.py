@@ -7,10 +7,10 @@ import pytest
 import torch
 from tiny_settings import tiny_variant
 
-from leap.calibration.least_squares import solved
-from leap.model.find import find_model
-from leap.model.student import start_student
-from leap.one_thread import one_thread
+from leap.core.one_thread import one_thread
+from leap.exits.calibrate.least_squares import solved
+from leap.models.find import find_model
+from leap.train.student import start_student
 
 
 @pytest.fixture(autouse=True)

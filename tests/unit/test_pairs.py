@@ -5,9 +5,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from leap.core.errors import UserError
+from leap.core.settings.sources import LocalPairs, PairColumns
 from leap.data.pairs import read_pairs, write_pairs
-from leap.errors import UserError
-from leap.settings.sources import LocalPairs, PairColumns
 
 SIMILAR = "sentence1,sentence2,score\nA cat.,The  cat.,4.5\nA dog.,A\u00a0tree.,0\nOne.,Two.,5\n"
 DUPLICATES = "id,question1,question2,label\n1,Why?,Why so?,1\n2,How?,Who?,0\n"

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from leap.errors import UserError
-from leap.reporting.paper import Paper, read_paper
-from leap.settings import parse_settings, read_settings
+from leap.core.errors import UserError
+from leap.core.settings import parse_settings, read_settings
+from leap.report.paper import Paper, read_paper
 
 PROJECT = Path(__file__).parents[2]
 
@@ -64,9 +64,7 @@ def test_every_table_of_the_paper_is_there_once(paper: Paper) -> None:
         ("nn_failure", {"layer": 4}, "below_50", 0.418),
     ],
 )
-def test_known_cells(
-    paper: Paper, table: str, where: dict[str, str | float], column: str, value: float
-) -> None:
+def test_known_cells(paper: Paper, table: str, where: dict[str, str | float], column: str, value: float) -> None:
     assert paper.value(table, column, **where) == value
 
 
@@ -86,9 +84,7 @@ def test_numbers_that_follow_from_others_follow(paper: Paper) -> None:
     for row in paper.tables["pareto"].rows:
         assert 12 / float(row["expected_layers"]) == pytest.approx(float(row["layer_reduction"]), rel=0.015)
     for row in paper.tables["latency"].rows:
-        assert float(row["full_ms"]) / float(row["exit_ms"]) == pytest.approx(
-            float(row["speed_up"]), abs=6e-3
-        )
+        assert float(row["full_ms"]) / float(row["exit_ms"]) == pytest.approx(float(row["speed_up"]), abs=6e-3)
     rows = {str(row["set"]): row for row in paper.tables["beir"].rows}
     for column in ("baseline_full", "leap_full", "leap_exit"):
         mean = sum(float(row[column]) for name, row in rows.items() if name != "average") / 5
@@ -105,7 +101,7 @@ def test_several_values_for_one_thing_differ_and_name_their_places(paper: Paper)
 def test_the_paper_profile_has_the_papers_hyperparameters(paper: Paper) -> None:
     from ruamel.yaml import YAML
 
-    from leap.profiles import compose
+    from leap.core.settings.profiles import compose
 
     settings = parse_settings(YAML(typ="safe").load(compose("paper", PROJECT / "profiles")), "paper")
     content = settings.model_dump()

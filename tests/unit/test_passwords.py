@@ -1,6 +1,6 @@
 import pytest
 
-from leap.passwords import without_passwords
+from leap.core.passwords import without_passwords
 
 
 @pytest.mark.parametrize(

@@ -9,17 +9,17 @@ import pytest
 import torch
 from torch import Tensor
 
-from leap.errors import UserError
+from leap.core.errors import UserError
 from leap.exits import ExitRule, LeapEncoder
 from leap.exits import paths as module
-from leap.exits.fused import FusedEncoder, unsupported
-from leap.exits.graphs import GraphEncoder
+from leap.exits.cuda.fused import FusedEncoder, unsupported
+from leap.exits.cuda.graphs import GraphEncoder
 from leap.exits.paths import FastPath, GraphPath, Paths
 from leap.exits.plan import Plan
 from leap.exits.policy import Fixed, Patient
 from leap.exits.trust import LENGTHS
-from leap.model.batches import Batch, pack
-from leap.model.encoder import Encoder, EncoderConfig
+from leap.models.batches import Batch, pack
+from leap.models.packed_encoder import Encoder, EncoderConfig
 
 
 def encoder(width: int = 128, heads: int = 4, dtype: torch.dtype = torch.float16) -> Encoder:
@@ -71,9 +71,7 @@ def made(tiny_model: LeapEncoder, monkeypatch: pytest.MonkeyPatch) -> Iterator[M
 def test_a_cpu_model_runs_layer_by_layer_and_the_log_says_why(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, logger="leap.exits.paths"):
         assert Paths(encoder()).fast == ()
-    assert caplog.messages == [
-        "exit path: cpu eager (fused: the model is on cpu; graphs: the model is on cpu)"
-    ]
+    assert caplog.messages == ["exit path: cpu eager (fused: the model is on cpu; graphs: the model is on cpu)"]
 
 
 @pytest.mark.parametrize("path", ["fused", "graphs"])
@@ -99,9 +97,9 @@ def test_paths_are_found_once_until_the_weights_change(tiny_folder: Path) -> Non
     assert model.half().paths is not second
     assert model.encoder.layers[0].qkv.weight.dtype == torch.float16
     assert model.bfloat16().encode("ba").dtype == np.float32
-    assert LeapEncoder(
-        tiny_folder, "cpu", model_kwargs={"dtype": "float16"}
-    ).paths.encoder.words.weight.dtype == (torch.float16)
+    assert LeapEncoder(tiny_folder, "cpu", model_kwargs={"dtype": "float16"}).paths.encoder.words.weight.dtype == (
+        torch.float16
+    )
 
 
 def test_half_of_an_int8_model(tiny_folder: Path) -> None:
@@ -150,9 +148,7 @@ def test_the_fast_path_takes_what_it_can(
     ]
 
 
-def test_the_same_vectors_whatever_the_path(
-    made: MadePath, tiny_model: LeapEncoder, sentences: list[str]
-) -> None:
+def test_the_same_vectors_whatever_the_path(made: MadePath, tiny_model: LeapEncoder, sentences: list[str]) -> None:
     found = tiny_model.encode(sentences, threshold=0.9, min_layer=2, batch_size=4, return_exit_layers=True)
     made.takes = lambda batch: False  # type: ignore[method-assign]
     wanted = tiny_model.encode(sentences, threshold=0.9, min_layer=2, batch_size=4, return_exit_layers=True)

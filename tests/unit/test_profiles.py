@@ -9,10 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from ruamel.yaml import YAML
 
-from leap import profiles
-from leap.errors import UserError
-from leap.profiles import compose, switch
-from leap.settings import Settings, merge, parse_settings
+from leap.core.errors import UserError
+from leap.core.settings import Settings, merge, parse_settings, profiles
+from leap.core.settings.profiles import compose, switch
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "profiles"
@@ -143,9 +142,7 @@ LEAVES = st.one_of(
 )
 TREES = st.dictionaries(
     st.sampled_from(["a", "b", "kind"]),
-    st.recursive(
-        LEAVES, lambda inner: st.dictionaries(st.sampled_from(["a", "b", "kind"]), inner, max_size=3)
-    ),
+    st.recursive(LEAVES, lambda inner: st.dictionaries(st.sampled_from(["a", "b", "kind"]), inner, max_size=3)),
     max_size=3,
 )
 

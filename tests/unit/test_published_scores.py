@@ -14,16 +14,16 @@ from pathlib import Path
 
 import pytest
 
+from leap.core.settings.sources import LocalCollection
 from leap.data.beir import read_collection
-from leap.data.collections import write_collection
 from leap.data.pairs import Pairs, read_pairs
-from leap.evaluation.encode import layer_vectors
-from leap.evaluation.layers import cumulative_rates
-from leap.evaluation.retrieval import retrieval_figures, retrieve
-from leap.evaluation.similarity import pair_cosines, similarity_figures
+from leap.evaluate.encode import layer_vectors
+from leap.evaluate.layers import cumulative_rates
+from leap.evaluate.retrieval import retrieval_figures, retrieve
+from leap.evaluate.similarity import pair_cosines, similarity_figures
 from leap.exits import ExitRule, LeapEncoder
 from leap.exits.rules import converged, near_final
-from leap.settings.sources import LocalCollection
+from leap.extract.collections import write_collection
 
 pytestmark = pytest.mark.real_data
 

@@ -17,11 +17,12 @@ from made_store import enter_project
 
 import gate
 import report
-from leap.errors import UserError
-from leap.evaluation.evidence import checkpoint_hash
-from leap.gate.package_model import REQUIRED, write_model_folder
-from leap.gate.ranking import Entry, compare, less_is_better, rank
-from leap.gate.registry import (
+from leap.core.errors import UserError
+from leap.evidence.evidence_file import checkpoint_hash
+from leap.registry.package_model import REQUIRED, write_model_folder
+from leap.registry.ranking import Entry, compare, less_is_better, rank
+from leap.registry.runtime_code import imports, runtime_modules
+from leap.registry.versions import (
     Standing,
     _Registry,
     current_aliases,
@@ -32,8 +33,7 @@ from leap.gate.registry import (
     rollback,
     standing,
 )
-from leap.gate.runtime_code import imports, runtime_modules
-from leap.reporting.summary import row
+from leap.report.summary import row
 from leap.tracking import Tracking
 from leap.tracking.store import DATABASE
 
@@ -48,14 +48,14 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     def bare(checkpoint: Path, target: Path, metadata: dict[str, str], card: str | None) -> None:
         shutil.copytree(checkpoint, target)
 
-    monkeypatch.setattr("leap.gate.registry.write_model_folder", bare)
+    monkeypatch.setattr("leap.registry.versions.write_model_folder", bare)
     return enter_project(tmp_path / "project", monkeypatch)
 
 
 @pytest.fixture
 def packaged(project: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The same, where models are registered as MLflow serves them."""
-    monkeypatch.setattr("leap.gate.registry.write_model_folder", write_model_folder)
+    monkeypatch.setattr("leap.registry.versions.write_model_folder", write_model_folder)
     return project
 
 
@@ -198,9 +198,9 @@ def killed(*_: Any, **__: Any) -> None:
 
 
 def test_a_clock_that_is_set_back_changes_no_champion(project: Path, monkeypatch) -> None:
-    monkeypatch.setattr("leap.gate.registry.now", lambda: "2026-11-28T10:00:00.000+00:00")
+    monkeypatch.setattr("leap.registry.versions.now", lambda: "2026-11-28T10:00:00.000+00:00")
     place("leap", 0.78)
-    monkeypatch.setattr("leap.gate.registry.now", lambda: "2026-11-27T10:00:00.000+00:00")
+    monkeypatch.setattr("leap.registry.versions.now", lambda: "2026-11-27T10:00:00.000+00:00")
     # Not comparable, so the one examined later wins: not the one whose clock says so.
     assert place("leap_plus", 0.70, data={"pairs": "other"}).aliases == ["champion"]
     text = history_text(history(Tracking.open(SETTINGS)))
@@ -449,8 +449,8 @@ def test_the_registered_model_needs_no_project_beside_it(packaged: Path) -> None
 
 def test_the_runtime_is_a_small_part_of_the_package_and_its_imports_are_required() -> None:
     modules = runtime_modules()
-    assert {"leap", "leap.exits.encoder", "leap.model.encoder"} <= modules
-    assert not any(name.startswith(("leap.gate", "leap.tracking", "leap.data")) for name in modules)
+    assert {"leap", "leap.exits.leap_encoder", "leap.models.packed_encoder"} <= modules
+    assert not any(name.startswith(("leap.gate", "leap.registry", "leap.data")) for name in modules)
     roots = {name.partition(".")[0] for module in modules for name in imports(module)}
     # Triton and the CUDA bindings come with PyTorch's CUDA builds and huggingface_hub with tokenizers; they
     # are imported only where they are used, on CUDA and for a hub id.
@@ -571,9 +571,7 @@ def test_a_refusal_is_a_result(measured: Path, caplog: pytest.LogCaptureFixture)
     assert json.loads(Path("verdicts/baseline-1.json").read_text())["passed"] is False
 
 
-def test_a_champion_that_is_refused_later_is_pointed_out(
-    measured: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_champion_that_is_refused_later_is_pointed_out(measured: Path, caplog: pytest.LogCaptureFixture) -> None:
     run_gate("leap")
     write_evidence(measured, SETTINGS, "leap", latency={"speed_up": 0.9})
     last = run_gate("leap")

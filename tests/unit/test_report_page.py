@@ -9,10 +9,10 @@ import pytest
 from made_evidence import made_settings, write_evidence
 from test_summary import made
 
-from leap.reporting import plots
-from leap.reporting.beside import beside
-from leap.reporting.page import Pictures, pictures, render
-from leap.reporting.paper import read_paper
+from leap.report import plots
+from leap.report.page import Pictures, pictures, render
+from leap.report.paper import read_paper
+from leap.report.paper_comparison import beside
 
 SVG = "{http://www.w3.org/2000/svg}"
 VOID = {"meta", "br", "link", "img"}
@@ -186,19 +186,19 @@ def test_gains_strategies_lengths_and_the_proof_are_shown(
         "environment": {"cpu": "a processor", "commit": None},
         "figures": [{**figure, "source": "sbert.net", "holds": True}],
     }
-    monkeypatch.setattr("leap.reporting.page.read_proof", lambda: proof)
+    monkeypatch.setattr("leap.report.page.read_proof", lambda: proof)
     rival = {"difference": -0.0123, "ci95": [-0.02, 0.001], "p_value": 0.084}
     summary["variants"]["leap"]["rivals"] = {"fixed_depth": {"sts": {"software": {"exit": rival}}}}
     text = page(summary, drawn, form)
     for part in ("0.0010 [-0.0010, 0.0030]", "-0.0123 [-0.0200, 0.0010], p 0.084", "by_tokens", "0.8204"):
         assert part in text
     assert "theta 0.95, min_layer 3, patience 1: 3.10 layers" in text
-    monkeypatch.setattr("leap.reporting.page.read_proof", lambda: None)
+    monkeypatch.setattr("leap.report.page.read_proof", lambda: None)
     assert "prove_evaluators.py DATA" in page(summary, drawn, form)
 
 
 def test_the_time_of_a_strategy_is_measured_or_estimated_and_says_so() -> None:
-    from leap.reporting.wall_clock import wall_clock
+    from leap.report.wall_clock import wall_clock
 
     timed = [("full", 8.0, 12.0), ("exit", 5.0, 6.0), ("monitored", 9.0, 12.0)]
     rows = [{"path": path, "batch": 1, "ms_p50": ms, "expected_layers": layers} for path, ms, layers in timed]

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from leap.data.beir import Collection
-from leap.evaluation.retrieval import (
+from leap.evaluate.retrieval import (
     Ranking,
     own_places,
     query_columns,
@@ -166,9 +166,7 @@ def test_scores_are_those_of_the_beir_package() -> None:
     generator = torch.Generator().manual_seed(4)
     queries, documents = [f"q{n}" for n in range(20)], [f"d{n:02}" for n in range(60)]
     sought, held = torch.randn(20, 8, generator=generator), torch.randn(60, 8, generator=generator)
-    grades = torch.randint(0, 3, (20, 60), generator=generator) * (
-        torch.rand(20, 60, generator=generator) < 0.1
-    )
+    grades = torch.randint(0, 3, (20, 60), generator=generator) * (torch.rand(20, 60, generator=generator) < 0.1)
     qrels = {
         query: {documents[j]: int(grades[i, j]) for j in range(60) if grades[i, j]}
         for i, query in enumerate(queries)
@@ -176,9 +174,7 @@ def test_scores_are_those_of_the_beir_package() -> None:
     qrels = {query: judged for query, judged in qrels.items() if judged}
     cosines = torch.nn.functional.normalize(sought, dim=-1) @ torch.nn.functional.normalize(held, dim=-1).T
     run = {q: {d: float(cosines[i, j]) for j, d in enumerate(documents)} for i, q in enumerate(queries)}
-    ndcg, _, recall, _ = EvaluateRetrieval.evaluate(
-        qrels, run, [1, 3, 5, 10, 100], ignore_identical_ids=False
-    )
+    ndcg, _, recall, _ = EvaluateRetrieval.evaluate(qrels, run, [1, 3, 5, 10, 100], ignore_identical_ids=False)
     order = tie_order(dict.fromkeys(documents, ""))
     index = torch.tensor([documents.index(key) for key in order])
     ours = score(ranking(sought, held[index], queries, order, skip_own_id=False), qrels)

@@ -7,12 +7,12 @@ import torch
 from made_evidence import made_settings, write_evidence
 from scipy.stats import pearsonr, spearmanr
 
-from leap.errors import UserError
-from leap.evaluation.evidence import write_evidence as write_evidence_file
-from leap.evaluation.likeness import likeness, row_correlations
-from leap.evaluation.neighbours import neighbours, overlap
-from leap.evaluation.per_text import read_scores, write_scores
-from leap.evaluation.rivals import against_rivals, compared, mean_difference, spearman_difference
+from leap.core.errors import UserError
+from leap.evaluate.likeness import likeness, row_correlations
+from leap.evaluate.neighbours import neighbours, overlap
+from leap.evidence.evidence_file import write_evidence as write_evidence_file
+from leap.evidence.rivals import against_rivals, compared, mean_difference, spearman_difference
+from leap.evidence.score_table import read_scores, write_scores
 
 
 def test_tables_come_back_as_they_were(tmp_path: Path) -> None:
@@ -148,7 +148,7 @@ def test_likeness_sees_through_a_rotation_and_a_width(monkeypatch: pytest.Monkey
     generator = torch.Generator().manual_seed(0)
     vectors = torch.randn(30, 6, generator=generator)
     turned = 3 * vectors @ torch.linalg.qr(torch.randn(9, 9, generator=generator))[0][:6]
-    monkeypatch.setattr("leap.evaluation.likeness.BLOCK", 7)
+    monkeypatch.setattr("leap.evaluate.likeness.BLOCK", 7)
     assert row_correlations(vectors, turned).numpy() == pytest.approx(np.ones(30))
     assert likeness(vectors, turned, 5).neighbours.tolist() == [1.0] * 30
     assert row_correlations(torch.ones(5, 2), vectors[:5]).tolist() == [0.0] * 5

@@ -2,7 +2,7 @@
 
 import pytest
 
-from leap.exits.schedule import LOOK_MS, MOVE_MS, REMEMBERED, Clock, Schedule, Traffic
+from leap.exits.cuda.schedule import LOOK_MS, MOVE_MS, REMEMBERED, Clock, Schedule, Traffic
 
 LEVELS = [(32, 4096), (16, 2048), (4, 512)]
 

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from leap.errors import UserError
-from leap.files import read_json, write_sealed
+from leap.core.errors import UserError
+from leap.core.files import read_json, write_sealed
 
 CONTENT = {"checkpoint": "a" * 64, "figures": [1.5, None], "name": "leap"}
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from leap.sealed_tensors import ENTRY, DamagedError, load_sealed, save_sealed
+from leap.core.tensor_files import ENTRY, DamagedError, load_sealed, save_sealed
 
 TENSORS = {"b": torch.arange(6.0).view(2, 3), "a": torch.tensor([1, 2])}
 NOTES = {"weights": "a" * 64, "made_by": "a test", "other": "x"}

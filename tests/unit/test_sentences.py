@@ -11,10 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from leap.data import sentences
-from leap.data.sentences import clean, evaluation_prints, fingerprint, write_sample
-from leap.errors import UserError
-from leap.settings.data import DataSettings, PassageSettings
+from leap.core.errors import UserError
+from leap.core.settings.data import DataSettings, PassageSettings
+from leap.data.cleaning import clean, evaluation_prints, fingerprint
+from leap.extract import sample as sentences
+from leap.extract.sample import write_sample
 
 TEXTS = [("web", f"This is the sentence with number {i} of the web.") for i in range(300)]
 

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from ruamel.yaml import YAML
 
-from leap.errors import UserError
-from leap.settings import merge, parse_settings, read_settings
+from leap.core.errors import UserError
+from leap.core.settings import merge, parse_settings, read_settings
 
 PROJECT = Path(__file__).parents[2]
 
@@ -48,9 +48,7 @@ def test_all_mistakes_are_listed_at_once_with_their_keys(content: Any) -> None:
 def test_a_password_in_the_trackers_uri_is_refused_and_not_repeated(content: Any) -> None:
     content["tracking"]["uri"] = "https://me:hunter2@mlflow.example.org"
     (found,) = mistakes(content)
-    assert found.startswith(
-        "tracking.uri: holds a password, which git and DVC would keep: set MLFLOW_TRACKING"
-    )
+    assert found.startswith("tracking.uri: holds a password, which git and DVC would keep: set MLFLOW_TRACKING")
     assert "hunter2" not in found
     content["tracking"]["uri"] = "https://me@mlflow.example.org"
     parse_settings(content, "params.yaml")

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from ruamel.yaml import YAML
 
-from leap.errors import UserError
-from leap.profiles import compose
-from leap.settings import parse_settings
+from leap.core.errors import UserError
+from leap.core.settings import parse_settings
+from leap.core.settings.profiles import compose
 
 PROJECT = Path(__file__).parents[2]
 CONTENT = YAML(typ="safe").load((PROJECT / "params.yaml").read_text())

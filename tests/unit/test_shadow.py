@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from leap.monitoring.shadow import BLOCK, CAPACITY, Reservoir
+from leap.serve.shadow import BLOCK, CAPACITY, Reservoir
 
 
 def reservoir(width: int = 8) -> Reservoir:

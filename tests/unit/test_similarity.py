@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from scipy.stats import spearmanr
 
-from leap.evaluation import similarity
-from leap.evaluation.duplicates import duplicate_scores
-from leap.evaluation.similarity import PairCosines, pair_columns, pair_cosines, similarity_figures
+from leap.evaluate import similarity
+from leap.evaluate.duplicates import duplicate_scores
+from leap.evaluate.similarity import PairCosines, pair_columns, pair_cosines, similarity_figures
 from leap.exits import ExitRule, LeapEncoder
 
 RULE = ExitRule(0.885, 2, 2)
@@ -138,9 +138,7 @@ def test_a_gain_by_hand_with_an_interval_that_covers_it() -> None:
     long = np.arange(400) % 2 == 1
     early = np.where(long, generator.random(400), scores)
     layers = np.where(long, 2, 1)
-    cosines = made_cosines(
-        np.stack([early, scores]), scores, np.stack([layers, layers]), np.where(long, 30, 5)
-    )
+    cosines = made_cosines(np.stack([early, scores]), scores, np.stack([layers, layers]), np.where(long, 30, 5))
     figures = similarity_figures(cosines, scores, "similarity", 300, 1, [8])
     cut = (figures["spearman_by_layer"][0] + 1) / 2
     assert figures["spearman_exit"] == pytest.approx(1.0)
@@ -161,10 +159,6 @@ def test_the_table_of_pairs_gives_the_figures_back() -> None:
     cosines = made_cosines(generator.random((3, 50)), exited, 2)
     columns = pair_columns(cosines, scores)
     figures = similarity_figures(cosines, scores, "similarity", 100, 1)
-    assert spearmanr(columns["cosine_full"], columns["score"]).statistic == pytest.approx(
-        figures["spearman_full"]
-    )
-    assert spearmanr(columns["cosine_exit"], columns["score"]).statistic == pytest.approx(
-        figures["spearman_exit"]
-    )
+    assert spearmanr(columns["cosine_full"], columns["score"]).statistic == pytest.approx(figures["spearman_full"])
+    assert spearmanr(columns["cosine_exit"], columns["score"]).statistic == pytest.approx(figures["spearman_exit"])
     assert columns["layer1"].mean() == columns["layer2"].mean() == 2.0

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from leap.model.small_batches import MOST_ROWS, SmallBatchLinear, pack_for_small_batches
+from leap.models.small_batches import MOST_ROWS, SmallBatchLinear, pack_for_small_batches
 
 
 @pytest.fixture

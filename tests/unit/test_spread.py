@@ -1,6 +1,6 @@
 import pytest
 
-from leap.evaluation.spread import spread
+from leap.evidence.spread import spread
 
 
 def test_spread_by_hand() -> None:

@@ -3,19 +3,19 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from leap.train.fit_heads import fit_heads
 from scipy.stats import spearmanr
 from tiny_models import MakeFolder
 
-from leap.evaluation.bounds import passes, recommended
-from leap.evaluation.judge import Judge, ScoredPairs
-from leap.evaluation.lengths import length_bins
-from leap.evaluation.neighbours import KeptNeighbours, neighbours, overlap
-from leap.evaluation.strategies import own_strategies, strategies
-from leap.evaluation.sweep import rule_of, sweep
-from leap.evaluation.token_thresholds import chosen_thresholds, cross_fitted, exits_by_tokens
+from leap.evaluate.judge import Judge, ScoredPairs
+from leap.evaluate.lengths import length_bins
+from leap.evaluate.neighbours import KeptNeighbours, neighbours, overlap
+from leap.evaluate.strategies import own_strategies, strategies
+from leap.evaluate.sweep import rule_of, sweep
+from leap.evaluate.token_thresholds import chosen_thresholds, cross_fitted, exits_by_tokens
+from leap.evidence.bounds import passes, recommended
 from leap.exits import ExitRule, LeapEncoder
 from leap.exits.rules import at_layers, consecutive_similarity, converged, patient
-from leap.training.heads import fit_heads
 
 
 def random_pooled(layers: int = 6, rows: int = 40, spread: float = 0.6, seed: int = 0) -> torch.Tensor:
@@ -43,9 +43,7 @@ def slowly_patient(pooled: torch.Tensor, rule: ExitRule, patience: int) -> list[
 
 
 @given(st.integers(1, 4), st.floats(-1, 1), st.integers(1, 6), st.integers(1, 2), st.integers(0, 3))
-def test_patient_is_pabees_counter(
-    patience: int, threshold: float, min_layer: int, k: int, seed: int
-) -> None:
+def test_patient_is_pabees_counter(patience: int, threshold: float, min_layer: int, k: int, seed: int) -> None:
     pooled, rule = random_pooled(seed=seed), ExitRule(threshold, min_layer, k)
     assert patient(pooled, rule, patience).tolist() == slowly_patient(pooled, rule, patience)
     if patience == 1:
@@ -122,7 +120,7 @@ def test_gains_are_against_the_model_cut_at_the_same_depth() -> None:
 def test_kept_neighbours_computes_a_choice_once(monkeypatch: pytest.MonkeyPatch) -> None:
     kept = KeptNeighbours(random_pooled(), 5)
     first = kept(3)
-    monkeypatch.setattr("leap.evaluation.neighbours.nearest", None)
+    monkeypatch.setattr("leap.evaluate.neighbours.nearest", None)
     assert kept(torch.full((40,), 3)).equal(first)
     with pytest.raises(TypeError):
         kept(4)
@@ -144,8 +142,7 @@ def test_the_sweep_is_every_combination_without_a_forward_pass() -> None:
         better = [
             other
             for other in points
-            if other["expected_layers"] <= point["expected_layers"]
-            and other["similarity"] > point["similarity"]
+            if other["expected_layers"] <= point["expected_layers"] and other["similarity"] > point["similarity"]
         ]
         assert not (point["efficient"] and better)
 

@@ -7,11 +7,11 @@ import torch
 from tiny_models import MakeFolder
 from tiny_settings import tiny_variant
 
-from leap.errors import UserError
+from leap.core.errors import UserError
+from leap.core.settings.training import StudentSettings
 from leap.exits import ExitRule, LeapEncoder
-from leap.model.encoder import Encoder
-from leap.model.student import save_student, start_student
-from leap.settings.student import StudentSettings
+from leap.models.packed_encoder import Encoder
+from leap.train.student import save_student, start_student
 
 COUNTS = torch.ones(65, dtype=torch.int64)
 

@@ -5,10 +5,10 @@ import pytest
 import torch
 from scipy.stats import spearmanr, t
 
-from leap.evaluation.neighbours import neighbours
+from leap.core.settings.studies import Study
+from leap.evaluate.neighbours import neighbours
 from leap.exits import ExitRule
 from leap.exits.rules import converged
-from leap.settings.studies import Study
 from leap.studies.figures import Measured, extra_rows, patience_rows, threshold_rows, usual, width_rows
 from leap.studies.over_seeds import over_seeds
 

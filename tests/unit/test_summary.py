@@ -5,13 +5,13 @@ from typing import Any
 import pytest
 from made_evidence import made_settings, write_evidence
 
-from leap.evaluation.evidence import read_evidence
+from leap.core.settings import Settings
+from leap.evidence.evidence_file import read_evidence
 from leap.gate.verdict import verdict_of
-from leap.reporting.average import average
-from leap.reporting.plot_data import exit_rows, latency_rows, layer_rows, loss_rows, quality_rows
-from leap.reporting.run_facts import counts, run_facts
-from leap.reporting.summary import COLUMNS, mean_ndcg, metrics, row, shown, summarise, table
-from leap.settings import Settings
+from leap.report.average import average
+from leap.report.plot_data import exit_rows, latency_rows, layer_rows, loss_rows, quality_rows
+from leap.report.run_facts import counts, run_facts
+from leap.report.summary import COLUMNS, mean_ndcg, metrics, row, shown, summarise, table
 
 
 @pytest.fixture
@@ -96,9 +96,7 @@ def test_seeds_have_a_spread_and_the_rule_that_is_best_on_average(project: Path)
         points = [swept(0.9, 2.0, near), swept(0.95, 3.0, 0.96)]
         best = next(point for point in points if point["passes"])
         figures = {"sweep": points, "recommended": best}
-        write_evidence(
-            project, settings, "leap", seed, diagnose=figures, sts={"spearman_exit": 0.7 + seed / 10}
-        )
+        write_evidence(project, settings, "leap", seed, diagnose=figures, sts={"spearman_exit": 0.7 + seed / 10})
     leap = made(settings)["variants"]["leap"]
     assert leap["spread"]["sts.spearman_exit"]["mean"] == pytest.approx(0.85)
     assert leap["spread"]["sts.spearman_exit"]["std"] == pytest.approx(0.1 / 2**0.5)

@@ -7,9 +7,9 @@ from typing import Any
 import pandas as pd
 import pytest
 
+from leap.core.errors import UserError
+from leap.core.settings.sources import HubFiles, LocalFiles
 from leap.data.tables import file_rows, local_files, source_rows
-from leap.errors import UserError
-from leap.settings.sources import HubFiles, LocalFiles
 
 ROWS = [("one, two", "a"), ('the "third"', "b"), ("fünf", "c")]
 
@@ -73,9 +73,7 @@ def test_a_pattern_reads_all_files_in_order(tmp_path: Path) -> None:
         ("t.xlsx", b"", r"cannot read .xlsx, only .parquet, .csv, .tsv, .jsonl, .txt"),
     ],
 )
-def test_a_bad_file_is_named_with_what_is_wrong(
-    tmp_path: Path, name: str, content: bytes, message: str
-) -> None:
+def test_a_bad_file_is_named_with_what_is_wrong(tmp_path: Path, name: str, content: bytes, message: str) -> None:
     (tmp_path / name).write_bytes(content)
     with pytest.raises(UserError, match=message) as caught:
         list(file_rows(tmp_path / name, ["text"]))
@@ -113,9 +111,7 @@ def test_missing_files_folders_and_patterns(tmp_path: Path) -> None:
 HUB = HubFiles(kind="hub", repo="someone/texts", revision="0" * 40, files=["data/a.txt"])
 
 
-def test_hub_files_come_from_the_cache_without_asking(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_hub_files_come_from_the_cache_without_asking(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "a.txt").write_text("from the hub", encoding="utf-8")
     asked: list[dict[str, Any]] = []
@@ -146,8 +142,6 @@ def test_a_hub_out_of_reach_is_one_error_without_retries(monkeypatch: pytest.Mon
 
     monkeypatch.setattr("huggingface_hub.snapshot_download", snapshot)
     monkeypatch.setattr("huggingface_hub.HfApi.repo_info", info)
-    with pytest.raises(
-        UserError, match=r"dataset someone/texts at commit 0{40} .*cannot be reached.*kind: local"
-    ):
+    with pytest.raises(UserError, match=r"dataset someone/texts at commit 0{40} .*cannot be reached.*kind: local"):
         list(source_rows(HUB, ["text"], Path("unused")))
     assert calls == [True]

@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 import torch
 
-from leap.errors import UserError
+from leap.core.errors import UserError
+from leap.core.files import sha256_of
 from leap.exits import LeapEncoder
-from leap.files import sha256_of
-from leap.model.locate import Located
-from leap.teacher import Teacher, build_cache, cache, open_teacher, run_online, write_online
+from leap.models.locate import Located
+from leap.train.teacher import Teacher, build_cache, open_teacher, run_online, write_online
+from leap.train.teacher import teacher_cache as cache
 
 MAPPED = Path("/proc/self/maps")
 
@@ -78,9 +79,7 @@ def test_no_shard_is_mapped(tmp_path: Path, located: Located, sentences: list[st
     assert str(tmp_path) not in MAPPED.read_text()
 
 
-def test_a_shard_that_is_cut_in_use_is_refused(
-    tmp_path: Path, located: Located, sentences: list[str]
-) -> None:
+def test_a_shard_that_is_cut_in_use_is_refused(tmp_path: Path, located: Located, sentences: list[str]) -> None:
     build_cache(tmp_path / "cache", located, sentences, [5], 32, "cpu")
     opened = opened_from(tmp_path / "cache", located, sentences)
     (shard,) = (tmp_path / "cache").glob("shard-*.bin")
@@ -109,9 +108,7 @@ def test_an_interrupted_cache_goes_on_at_the_first_missing_shard(
     assert not (tmp_path / "cut" / "manifest.json").exists()
     (tmp_path / "cut" / "shard-00001.bin").write_bytes(b"half")  # as if the disk lost its end
     again = []
-    monkeypatch.setattr(
-        cache, "_write_shard", lambda path, *rest: (again.append(path.name), write(path, *rest))
-    )
+    monkeypatch.setattr(cache, "_write_shard", lambda path, *rest: (again.append(path.name), write(path, *rest)))
     assert build_cache(tmp_path / "cut", located, sentences, [5], 32, "cpu") == whole
     assert again == ["shard-00001.bin", "shard-00002.bin", "shard-00003.bin"]
 

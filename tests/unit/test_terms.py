@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from leap.objective import terms
+from leap.train.objective import terms
 
 LAYERS, ROWS, WIDTH = 4, 5, 6
 Array = NDArray[np.float64]
@@ -93,9 +93,7 @@ def test_exit_loss_in_float64(kind: terms.Margin) -> None:
         "softplus": lambda z: 0.4 * float(np.logaddexp(0.0, z)),
         "hinge": lambda z: 0.4 * max(0.0, z),
     }
-    whole = sum(
-        w[k] * form[kind](7.0 * (0.9 - cosine(a[k, i], b[i]))) for k in range(LAYERS) for i in range(ROWS)
-    )
+    whole = sum(w[k] * form[kind](7.0 * (0.9 - cosine(a[k, i], b[i]))) for k in range(LAYERS) for i in range(ROWS))
     value = terms.exit_loss(layers, target, weights, tau=0.9, kind=kind, slope=7.0)
     assert value.item() == pytest.approx(whole / LAYERS / ROWS, rel=1e-5)
 

@@ -15,10 +15,12 @@ from made_evidence import made_settings, write_checkpoint, write_evidence
 from made_store import enter_project
 
 import leap
-from leap.evaluation.evidence import checkpoint_hash
-from leap.tracking import Tracking, log_checkpoint, log_report
-from leap.tracking import run as run_module
-from leap.tracking.content import evidence_numbers, flat, history_metrics, history_numbers
+from leap.evidence.evidence_file import checkpoint_hash
+from leap.registry import log_checkpoint, log_report
+from leap.registry import training_run as run_module
+from leap.registry.run_content import evidence_numbers
+from leap.tracking import Tracking
+from leap.tracking.entities import flat, history_metrics, history_numbers
 from leap.tracking.store import DATABASE
 
 SETTINGS = made_settings()
@@ -46,7 +48,7 @@ def history(metric: str) -> dict[int, float]:
 
 
 def test_importing_the_package_imports_no_mlflow() -> None:
-    code = "import sys, leap.tracking, leap.gate.registry; print('mlflow' in sys.modules)"
+    code = "import sys, leap.registry, leap.registry.versions; print('mlflow' in sys.modules)"
     command = [sys.executable, "-c", code]
     assert subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True).stdout == "False\n"
 

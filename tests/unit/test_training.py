@@ -11,21 +11,21 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from leap.train.fit_heads import fit_heads
 from safetensors.torch import load_file
 from tiny_settings import tiny_variant
 
-from leap.errors import UserError
+from leap.core.errors import UserError
+from leap.core.files import sha256_of
+from leap.core.settings.sources import LocalModel
 from leap.exits import LeapEncoder
-from leap.files import sha256_of
-from leap.model.locate import locate
-from leap.model.tokenizer import SentenceTokenizer
-from leap.settings.sources import LocalModel
-from leap.teacher import build_cache
-from leap.training import run as training_run
-from leap.training.heads import fit_heads
-from leap.training.run import train_student
-from leap.training.tokens import TokenizedText, epoch_batches
-from leap.training.trainer import Trainer, learning_rate_at
+from leap.models.locate import locate
+from leap.models.tokenizer import SentenceTokenizer
+from leap.train import training as training_run
+from leap.train.teacher import build_cache
+from leap.train.tokens import TokenizedText, epoch_batches
+from leap.train.train_student import train_student
+from leap.train.trainer import Trainer, learning_rate_at
 
 
 @pytest.fixture
@@ -160,7 +160,7 @@ def test_exit_heads_are_fitted_on_the_training_text_where_the_settings_say_so(
 def test_a_loss_that_is_not_finite_names_step_term_and_sentences(
     project: Project, monkeypatch: pytest.MonkeyPatch, sentences: list[str]
 ) -> None:
-    monkeypatch.setattr("leap.objective.terms.late_loss", lambda *_: torch.tensor(torch.nan))
+    monkeypatch.setattr("leap.train.objective.terms.late_loss", lambda *_: torch.tensor(torch.nan))
     with pytest.raises(UserError, match=r"step 1 \(term late\), in the batch that begins with: ") as caught:
         project.train()
     assert any(sentence in str(caught.value) for sentence in sentences)
@@ -229,9 +229,7 @@ def test_two_processes_train_like_one_on_the_joint_batch(
     (root / "sentences.txt").write_text("\n".join(sentences))
     script = Path(__file__).parents[1] / "support" / "train_tiny.py"
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    ended = subprocess.run(
-        [*torchrun, script, root, tiny_folder], capture_output=True, text=True, timeout=300
-    )
+    ended = subprocess.run([*torchrun, script, root, tiny_folder], capture_output=True, text=True, timeout=300)
     assert ended.returncode == 0, ended.stderr
     one, two = load_file(project.model / "model.safetensors"), load_file(root / "model" / "model.safetensors")
     for name in one:
@@ -275,5 +273,5 @@ def test_a_packed_batch_has_a_fixed_size_and_says_where_its_rows_lie(
 def test_tokens_are_counted_over_all_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     ids = np.random.default_rng(0).integers(0, 9, 100).astype(np.int32)
     text = TokenizedText(ids, np.array([40, 60]))
-    monkeypatch.setattr("leap.training.tokens.COUNTED_TOGETHER", 33)
+    monkeypatch.setattr("leap.train.tokens.COUNTED_TOGETHER", 33)
     assert text.counts(12).tolist() == np.bincount(ids, minlength=12).tolist()

@@ -6,11 +6,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from leap.exits.graphs import GraphEncoder
+from leap.exits.cuda.graphs import GraphEncoder
 from leap.exits.plan import Plan
 from leap.exits.trust import disagreement, made_batch
-from leap.model.batches import Batch
-from leap.model.encoder import Encoder, EncoderConfig
+from leap.models.batches import Batch
+from leap.models.packed_encoder import Encoder, EncoderConfig
 
 DEPTH = 6
 Change = Callable[[Plan, Tensor, Tensor], tuple[Tensor, Tensor]]

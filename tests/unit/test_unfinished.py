@@ -13,16 +13,16 @@ import pytest
 from safetensors import SafetensorError
 
 import leap
-from leap.errors import UserError
-from leap.files import whole_file, whole_folder, write_json
-from leap.storage import StorageError, storage_message, writing
-from leap.unfinished import remove_left_parts
+from leap.core.errors import UserError
+from leap.core.files import whole_file, whole_folder, write_json
+from leap.core.storage import StorageError, storage_message, writing
+from leap.core.unfinished import remove_left_parts
 
 # Writes the folder `out` again and again, two files with the same number, one of them slowly.
 WRITER = """
 import itertools, sys
 from pathlib import Path
-from leap.files import whole_folder
+from leap.core.files import whole_folder
 for number in itertools.count():
     with whole_folder(Path(sys.argv[1])) as part:
         (part / "one").write_text(str(number))

@@ -8,9 +8,9 @@ import pandas as pd
 import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
 
-from leap.data.sentences import evaluation_prints
-from leap.data.validation import validate, write_table
-from leap.errors import UserError
+from leap.core.errors import UserError
+from leap.data.cleaning import evaluation_prints
+from leap.validate.expectations import validate, write_table
 
 GOOD = [f"The sentence {word} is one of the good ones." for word in "abcdefghijklmnopqrst"]
 LENGTH = "expect_column_value_lengths_to_be_between"
@@ -112,9 +112,7 @@ def test_a_missing_column_fails_with_what_is_wrong(tmp_path: Path, tokenizer: Pa
 def test_nulls_fail(tmp_path: Path, tokenizer: Path) -> None:
     data = frame(GOOD)
     data.loc[3, "sentence"] = None
-    assert ("expect_column_values_to_not_be_null", "sentence") in failed(
-        run(data, tokenizer, tmp_path / "docs")
-    )
+    assert ("expect_column_values_to_not_be_null", "sentence") in failed(run(data, tokenizer, tmp_path / "docs"))
 
 
 def test_reading_says_what_is_missing_or_damaged(tmp_path: Path, tokenizer: Path) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 
-from leap.model.encoder import Encoder, EncoderConfig
+from leap.models.packed_encoder import Encoder, EncoderConfig
 
 WORDS = [f"{start}{end}" for start in "bdfgklmnprst" for end in ("a", "e", "i", "o", "u")]
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
@@ -27,9 +27,7 @@ def tiny_tokenizer() -> Tokenizer:
     return tokenizer
 
 
-def write_folder(
-    folder: Path, layers: int = 5, width: int = 16, seed: int = 0, normalize: bool = False
-) -> Path:
+def write_folder(folder: Path, layers: int = 5, width: int = 16, seed: int = 0, normalize: bool = False) -> Path:
     """A model folder as Hugging Face and LeapEncoder load it."""
     folder.mkdir(parents=True)
     torch.manual_seed(seed)

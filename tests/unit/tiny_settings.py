@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from leap.settings import VariantSettings, merge
+from leap.core.settings import VariantSettings, merge
 
 TINY: dict[str, Any] = {
     "name": "leap",

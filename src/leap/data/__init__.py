@@ -1,1 +1,1 @@
-"""Text from its sources to files: training sentences, scored pairs, retrieval collections, validation."""
+"""Files and collections of text, read; and what `extract` wrote, read back."""

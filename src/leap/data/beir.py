@@ -4,11 +4,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from leap.data.sentences import clean
+from leap.core.checksums import FILE as SUMS
+from leap.core.checksums import check_sums
+from leap.core.errors import UserError
+from leap.data.cleaning import clean
 from leap.data.tables import Row, file_rows
-from leap.errors import UserError
-from leap.sums import FILE as SUMS
-from leap.sums import check_sums
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Collection:
 
 
 def read_collection(folder: Path) -> Collection:
-    """Reads a collection that `leap.data.collections.write_collection` wrote.
+    """Reads a collection that `leap.extract.collections.write_collection` wrote.
 
     Raises:
         UserError: a file is missing or was changed after it was written.

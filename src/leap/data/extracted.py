@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from leap.errors import UserError
+from leap.core.errors import UserError
 
 
 class ExtractedFile:
@@ -36,9 +36,7 @@ class ExtractedFile:
             schema = self._file.schema_arrow
         # pandas writes large_string, which holds the same.
         found = {
-            name: str(schema.field(name).type).removeprefix("large_")
-            for name in types
-            if name in schema.names
+            name: str(schema.field(name).type).removeprefix("large_") for name in types if name in schema.names
         }
         if found != dict(types):
             raise UserError(

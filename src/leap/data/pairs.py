@@ -5,12 +5,12 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from leap.core.errors import UserError
+from leap.core.files import whole_file
+from leap.core.settings.sources import PairSource
+from leap.data.cleaning import clean
 from leap.data.extracted import read_columns
-from leap.data.sentences import clean
 from leap.data.tables import Row, source_rows
-from leap.errors import UserError
-from leap.files import whole_file
-from leap.settings.sources import PairSource
 
 if TYPE_CHECKING:
     import numpy as np
@@ -23,6 +23,10 @@ class Pairs(NamedTuple):
     sentence1: list[str]
     sentence2: list[str]
     scores: "NDArray[np.float64]"
+
+    def sentences(self) -> list[str]:
+        """Every sentence once, in the order in which it first comes."""
+        return list(dict.fromkeys([*self.sentence1, *self.sentence2]))
 
 
 def write_pairs(name: str, source: PairSource, folder: Path, target: Path) -> int:

@@ -27,9 +27,7 @@ _FIELD = re.compile(r":[\w *.,\[\]|-]+:(?:\s|$)|@\w+|\\\w+")
 _DOCTEST = (">>>", "... ", "$ ", "In [", "Out[")
 _TABLE = re.compile(r"[|+]|[=\-~]{2,}(?:\s|$)|.*\s\|\s")
 _BULLET = re.compile(r"(?:[-*•+‣]|\(?(?:\d{1,2}|[a-zA-Z]|#)[.)])\s+")
-_DEFINITION = re.compile(
-    r"[*`\w.,\[\] ()'\"=|/-]{1,60}(?<!\s)\s*(?:\s:\s|\s--?\s|:\s+(?=[a-z`]))|\S+\s\(.*\)\s*:"
-)
+_DEFINITION = re.compile(r"[*`\w.,\[\] ()'\"=|/-]{1,60}(?<!\s)\s*(?:\s:\s|\s--?\s|:\s+(?=[a-z`]))|\S+\s\(.*\)\s*:")
 
 
 def paragraphs(docstring: str) -> Iterator[str]:

@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
-from leap.errors import UserError
-from leap.hub import fetch, matching
-from leap.settings.sources import HubFiles, LocalFiles
+from leap.core.errors import UserError
+from leap.core.hub import fetch, matching
+from leap.core.settings.sources import HubFiles, LocalFiles
 
 BATCH_ROWS = 4096
 # Characters of a field of a csv or tsv; Python's own limit of 131,072 is below what a web page holds.
@@ -75,9 +75,7 @@ def local_files(path: str, folder: Path) -> list[Path]:
     """
     pattern = inside(path)
     if (folder / pattern).is_dir():
-        raise UserError(
-            f"{folder / pattern} is a folder: name a file or a pattern, for example {path}/*.parquet"
-        )
+        raise UserError(f"{folder / pattern} is a folder: name a file or a pattern, for example {path}/*.parquet")
     if not folder.is_dir():
         raise UserError(
             f"data.folder {folder} is not a folder: create it, or set data.folder to where {path} lies"
@@ -97,9 +95,7 @@ def inside(path: str) -> str:
     """
     pattern = os.path.normpath(path)
     if Path(pattern).is_absolute():
-        raise UserError(
-            f"local path {path!r} is absolute: paths are relative, set data.folder to their folder"
-        )
+        raise UserError(f"local path {path!r} is absolute: paths are relative, set data.folder to their folder")
     if Path(pattern).parts[:1] == ("..",):
         raise UserError(f"local path {path!r} leaves data.folder: set data.folder to a folder that holds it")
     return pattern
@@ -116,9 +112,7 @@ def file_rows(file: Path, columns: Sequence[str], optional: Sequence[str] = ()) 
     name = file.name.removesuffix(".gz")
     suffix = name[name.rfind(".") :] if "." in name else ""
     if suffix not in _READERS or (suffix == ".parquet" and name != file.name):
-        raise UserError(
-            f"{file}: cannot read {suffix or 'a file without an ending'}, only {', '.join(_READERS)}"
-        )
+        raise UserError(f"{file}: cannot read {suffix or 'a file without an ending'}, only {', '.join(_READERS)}")
     number = 0
     try:
         for number, values in enumerate(_READERS[suffix](file, columns, optional), start=1):
@@ -185,9 +179,7 @@ def _delimited(**style: Any) -> "Reader":
                         continue
                     number += 1
                     if len(row) != len(header):
-                        raise UserError(
-                            f"{file}, row {number}: {len(row)} fields, the header has {len(header)}"
-                        )
+                        raise UserError(f"{file}, row {number}: {len(row)} fields, the header has {len(header)}")
                     yield tuple(None if i is None else row[i] for i in positions)
             except csv.Error as error:
                 raise UserError(f"{file}, line {rows.line_num}: not well-formed ({error})") from None
@@ -208,9 +200,7 @@ def _jsonl(file: Path, columns: Sequence[str], optional: Sequence[str]) -> Itera
                 raise UserError(f"{file}, line {number}: expected a JSON object, found {line.strip()[:40]!r}")
             for column in columns:
                 if column not in record:
-                    raise UserError(
-                        f"{file}, line {number} has no key {column}: its keys are {', '.join(record)}"
-                    )
+                    raise UserError(f"{file}, line {number} has no key {column}: its keys are {', '.join(record)}")
             yield tuple(record.get(column) for column in (*columns, *optional))
 
 

@@ -9,7 +9,7 @@ import torch
 
 from leap.exits import ExitRule, LeapEncoder
 from leap.exits.forward import exit_forward, layer_forward
-from leap.model.batches import Batch, pack
+from leap.models.batches import Batch, pack
 
 # A cosine lies at or below 1: with this threshold every check is made and no row leaves.
 UNREACHABLE = 2.0

@@ -5,8 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from leap.evaluation.bounds import NEAR
-from leap.evaluation.spearman import Array
+from leap.evidence.bounds import NEAR
+from leap.evidence.spearman import Array
 
 # Paper, section 5.2: a curve that stays below this until the last layer is flat.
 FLAT = 0.7

@@ -4,9 +4,9 @@ from pathlib import Path
 
 from torch import Tensor
 
-from leap.errors import UserError
-from leap.files import sha256_of, whole_file
-from leap.sealed_tensors import DamagedError, load_sealed, save_sealed
+from leap.core.errors import UserError
+from leap.core.files import sha256_of, whole_file
+from leap.core.tensor_files import DamagedError, load_sealed, save_sealed
 
 WEIGHTS = "model.safetensors"
 
@@ -54,6 +54,4 @@ def check_weights(path: Path, named: object, made_by: str) -> None:
     weights = path.with_name(WEIGHTS)
     found = sha256_of(weights)
     if named != found:
-        raise UserError(
-            f"{path} was made from other weights (sha256 {named}) than {weights} ({found}): {made_by}"
-        )
+        raise UserError(f"{path} was made from other weights (sha256 {named}) than {weights} ({found}): {made_by}")

@@ -1,4 +1,4 @@
-"""A calibration: a threshold a layer that `leap calibrate` tested on held-out sentences (leap.calibration).
+"""A calibration: a threshold a layer that `leap calibrate` tested on held-out sentences (leap.exits.calibrate).
 
 It lies beside the weights as calibration.json and is bound to them, and to the lens that it was made with.
 """
@@ -10,11 +10,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from leap.errors import UserError
+from leap.core.errors import UserError
+from leap.core.files import read_json, sha256_of, write_sealed
 from leap.exits import lens
 from leap.exits.bound_files import WEIGHTS, check_weights
 from leap.exits.predictor import FEATURES, FIRST_LAYER, LOOKBACK, Predictor
-from leap.files import read_json, sha256_of, write_sealed
 
 FILE = "calibration.json"
 COMMAND = "leap calibrate MODEL --sentences FILE"

@@ -7,8 +7,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from leap.exits.policy import ExitPolicy
-from leap.model.batches import Batch
-from leap.model.encoder import Encoder
+from leap.models.batches import Batch
+from leap.models.packed_encoder import Encoder
 
 
 def exit_forward(

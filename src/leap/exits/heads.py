@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from leap.exits.bound_files import load_bound, save_bound
 
 FILE = "heads.safetensors"
-MADE_BY = "train the variant with `train.heads: true`, or fit them with leap.training.heads.fit_heads"
+MADE_BY = "train the variant with `train.heads: true`, or fit them with leap.train.fit_heads.fit_heads"
 
 
 @dataclass(frozen=True)

@@ -9,17 +9,17 @@ from typing import Any, Literal, Protocol, get_args
 import torch
 from torch import Tensor
 
-from leap.errors import UserError
-from leap.exits import fused, graphs
+from leap.core.errors import UserError
+from leap.exits.cuda import fused, graphs
+from leap.exits.cuda.layouts import layout_of, longest_row
+from leap.exits.cuda.tiles import TileShape
 from leap.exits.forward import exit_forward
-from leap.exits.layouts import layout_of, longest_row
 from leap.exits.plan import Plan, plan_of
 from leap.exits.policy import ExitPolicy
-from leap.exits.tiles import TileShape
 from leap.exits.trust import disagreement, made_batch
-from leap.model.batches import Batch
-from leap.model.encoder import Encoder
-from leap.model.varlen import LONGEST_TILE
+from leap.models.batches import Batch
+from leap.models.kernels.varlen import LONGEST_TILE
+from leap.models.packed_encoder import Encoder
 
 log = logging.getLogger(__name__)
 
@@ -67,7 +67,7 @@ class FastPath(Protocol):
 
 
 class FusedPath:
-    """One CUDA kernel a batch (`leap.exits.fused`); each of its forms is compared before its first use."""
+    """One CUDA kernel a batch (`leap.exits.cuda.fused`); each of its forms is compared before its first use."""
 
     name = "fused"
 
@@ -115,7 +115,7 @@ class FusedPath:
 
 
 class GraphPath:
-    """Layers as CUDA graphs (`leap.exits.graphs`), compared before their first use."""
+    """Layers as CUDA graphs (`leap.exits.cuda.graphs`), compared before their first use."""
 
     name = "graphs"
 

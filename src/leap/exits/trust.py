@@ -11,8 +11,8 @@ from leap.exits.forward import exit_forward
 from leap.exits.plan import Plan, fixed_plan
 from leap.exits.precision import TOLERANCE, near_threshold
 from leap.exits.rules import ExitRule, consecutive_similarity
-from leap.model.batches import Batch, pack
-from leap.model.encoder import Encoder
+from leap.models.batches import Batch, pack
+from leap.models.packed_encoder import Encoder
 
 # The least cosine of vectors that left at the same layer.
 LEAST_COSINE = {torch.float16: 0.9999, torch.bfloat16: 0.999}
@@ -48,9 +48,7 @@ def disagreement(run: Run, encoder: Encoder, batch: Batch, times: int = 1) -> st
     depth, dtype = encoder.config.layers, encoder.words.weight.dtype
     pooled = encoder(batch)
     middle = (depth + 1) // 2
-    expected = [
-        Expected("full depth", fixed_plan(depth, depth), pooled[-1], torch.full((batch.rows,), depth))
-    ]
+    expected = [Expected("full depth", fixed_plan(depth, depth), pooled[-1], torch.full((batch.rows,), depth))]
     if 2 <= middle < depth:
         forced = [torch.inf] * depth
         forced[middle - 1] = -1.0

@@ -1,1 +1,1 @@
-"""The gate: checks on the evidence, the verdict, and the registry that a passing model enters."""
+"""The gate: checks on the evidence and the verdict, pure functions of files."""

@@ -8,10 +8,10 @@ module.
 from pathlib import Path
 from typing import Any
 
-from leap.errors import UserError
-from leap.evaluation.evidence import PACKAGE, Evidence, evidence_files, measured_settings
-from leap.files import sha256_of
-from leap.settings import Settings
+from leap.core.errors import UserError
+from leap.core.files import sha256_of
+from leap.core.settings import Settings
+from leap.evidence.evidence_file import PACKAGE, Evidence, evidence_files, measured_settings
 
 
 def refuse_unbound(evidence: Evidence, settings: Settings, root: Path) -> None:
@@ -49,9 +49,7 @@ def bound_to(evidence: Evidence) -> dict[str, Any]:
     environments = [content.get("environment", {}) for content in contents.values()]
     return {
         "exit_rule": next((content.get("exit_rule") for content in contents.values()), None),
-        "data": {
-            file: hash_ for content in contents.values() for file, hash_ in content.get("data", {}).items()
-        },
+        "data": {file: hash_ for content in contents.values() for file, hash_ in content.get("data", {}).items()},
         "commits": sorted({_commit(environment) for environment in environments}),
         "evidence": {name: content.get("seal") for name, content in contents.items()},
     }

@@ -11,10 +11,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from leap.environment import hardware
-from leap.evaluation.evidence import Evidence
+from leap.core.environment import hardware
+from leap.core.settings.gate import Check, GateSettings
+from leap.evidence.evidence_file import Evidence
 from leap.gate.metrics import Measured, Rivals, expand, measure, scope
-from leap.settings.gate import Check, GateSettings
 
 Bound = tuple[str, str, Callable[[float, float], bool]]
 
@@ -81,9 +81,7 @@ def passes(results: list[CheckResult]) -> bool:
     return all(result.passed for result in results if result.severity == "refuse")
 
 
-def judge(
-    name: str, check: Check, measured: Measured, where: str, explanation: str | None = None
-) -> CheckResult:
+def judge(name: str, check: Check, measured: Measured, where: str, explanation: str | None = None) -> CheckResult:
     """One check on one measured metric.
 
     Args:

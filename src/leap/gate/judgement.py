@@ -3,11 +3,11 @@
 from pathlib import Path
 from typing import Any
 
-from leap.errors import UserError
-from leap.evaluation.evidence import Evidence, read_evidence, read_evidence_file
+from leap.core.errors import UserError
+from leap.core.settings import Settings
+from leap.evidence.evidence_file import Evidence, read_evidence, read_evidence_file
 from leap.gate.binding import refuse_unbound
 from leap.gate.verdict import verdict_of
-from leap.settings import Settings
 
 EVALUATIONS, MODELS = Path("evaluations"), Path("models")
 

@@ -5,8 +5,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from leap.environment import hardware
-from leap.evaluation.evidence import Evidence
+from leap.core.environment import hardware
+from leap.core.settings import Settings
+from leap.evidence.evidence_file import Evidence
 
 # The rivals of the comparison metrics: which setting of the gate names the variant.
 RIVALS = {"drop_vs_baseline": "baseline", "adaptive_gain_vs_fixed_depth": "fixed_depth"}
@@ -87,9 +88,7 @@ def measure(metric: str, evidence: Evidence, primary_set: str, rivals: Rivals) -
         return _of_data_set(metric, root, name, key, evidence, rivals)
     if root == "latency":
         latency = evidence.latency or {}
-        return Measured(
-            metric, number(latency.get(rest[0])), _count(latency.get("protocol", {}), "iterations")
-        )
+        return Measured(metric, number(latency.get(rest[0])), _count(latency.get("protocol", {}), "iterations"))
     diagnose = evidence.diagnose or {}
     if root == "layers":
         rows = [row for row in diagnose.get("layers") or [] if str(row.get("layer")) == rest[0]]
@@ -110,6 +109,35 @@ def data_behind(metric: str, evidence: Evidence, primary_set: str) -> dict[str, 
     sets = {"sts": evidence.sts, "retrieval": evidence.retrieval}.get(root)
     source = evidence.diagnose if sets is None else sets.get(rest[0] if len(rest) > 1 else primary_set)
     return dict((source or {}).get("data", {}))
+
+
+def main_figures(evidence: Evidence, settings: Settings, passed: bool) -> dict[str, Any]:
+    """The row of a checkpoint in `dvc metrics show`; a figure that there is not is null."""
+
+    def of(metric: str) -> float | None:
+        return measure(metric, evidence, settings.evaluation.primary_set, {}).value
+
+    retrieval = {
+        mode: [number(found.get(f"ndcg_at_10_{mode}")) for found in evidence.retrieval.values()]
+        for mode in ("full", "exit")
+    }
+    # The mean of all collections or none: a mean of some would mislead.
+    ndcg = {
+        mode: None if not values or None in values else sum(filter(None, values)) / len(values)
+        for mode, values in retrieval.items()
+    }
+    return {
+        "layers": of("exit.expected_layers"),
+        "exit_rate": of("exit.rate"),
+        "similarity": of("exit.similarity"),
+        "nn_at_10": of("exit.nn_at_10"),
+        "sts_full": of("sts.spearman_full"),
+        "sts_exit": of("sts.spearman_exit"),
+        "ndcg_full": ndcg["full"],
+        "ndcg_exit": ndcg["exit"],
+        "speed_up": of("latency.speed_up"),
+        "passed": passed,
+    }
 
 
 def relative_drop(value: float | None, reference: float | None) -> float | None:

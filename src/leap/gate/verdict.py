@@ -1,17 +1,17 @@
-"""The verdict file: every check of one checkpoint, and what the registry did with it."""
+"""The verdict file: every check of one checkpoint."""
 
 from typing import Any
 
-from leap.environment import hardware, this_hardware
-from leap.evaluation.evidence import Evidence
+from leap.core.environment import hardware, this_hardware
+from leap.core.settings import Settings
+from leap.evidence.evidence_file import Evidence
 from leap.gate.binding import bound_to
 from leap.gate.checks import passes, run_checks
 from leap.gate.metrics import Rivals, measure
-from leap.settings import Settings
 
 
 def verdict_of(settings: Settings, evidence: Evidence, rivals: Rivals) -> dict[str, Any]:
-    """The verdict on one checkpoint, in the form of docs/architecture.md; `registry` is null as yet.
+    """The verdict on one checkpoint, in the form of docs/architecture.md.
 
     Nothing in it differs between two runs on the same evidence, settings and hardware.
     """
@@ -35,7 +35,6 @@ def verdict_of(settings: Settings, evidence: Evidence, rivals: Rivals) -> dict[s
             "target": targets,
         },
         "bound_to": bound_to(evidence),
-        "registry": None,
     }
 
 

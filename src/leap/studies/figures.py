@@ -8,15 +8,15 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from leap.core.settings.studies import Study
 from leap.data.pairs import Pairs
-from leap.evaluation.encode import layer_vectors
-from leap.evaluation.layers import interpolated, layer_overlaps, layer_rows, share_below
-from leap.evaluation.neighbours import KeptNeighbours, neighbours, overlap
-from leap.evaluation.spearman import Array, spearman
-from leap.evaluation.strategies import Strategy
+from leap.evaluate.encode import layer_vectors
+from leap.evaluate.layers import interpolated, layer_overlaps, layer_rows, share_below
+from leap.evaluate.neighbours import KeptNeighbours, neighbours, overlap
+from leap.evaluate.strategies import Strategy
+from leap.evidence.spearman import Array, spearman
 from leap.exits import ExitRule, LeapEncoder
 from leap.exits.rules import at_layers, consecutive_similarity, converged, first_layer_at, near_final, patient
-from leap.settings.studies import Study
 
 Row = dict[str, Any]
 
@@ -88,9 +88,7 @@ def usual(taken: Measured, rule: ExitRule) -> Row:
     exited = taken.figures(converged(taken.pooled, rule))
     oracle = near_final(taken.pooled, rule.threshold)
     by_layer = [taken.correlation(layer) for layer in taken.pooled[1:]]
-    layers = layer_rows(
-        taken.pooled, rule, layer_overlaps(KeptNeighbours(taken.pooled, taken.reference.shape[1]))
-    )
+    layers = layer_rows(taken.pooled, rule, layer_overlaps(KeptNeighbours(taken.pooled, taken.reference.shape[1])))
     return {
         "depth": taken.depth,
         "rule": {"threshold": rule.threshold, "min_layer": rule.min_layer, "patience": rule.patience},
@@ -99,9 +97,7 @@ def usual(taken: Measured, rule: ExitRule) -> Row:
         "spearman_truncated": interpolated(by_layer, exited["expected_layers"]),
         **exited,
         "oracle": taken.figures(oracle),
-        "layers": [
-            {**row, "spearman": correlation} for row, correlation in zip(layers, by_layer, strict=True)
-        ],
+        "layers": [{**row, "spearman": correlation} for row, correlation in zip(layers, by_layer, strict=True)],
     }
 
 
@@ -127,8 +123,7 @@ def threshold_rows(taken: Measured, rule: ExitRule, thresholds: list[float]) -> 
 def patience_rows(taken: Measured, rule: ExitRule, patiences: list[int]) -> list[Row]:
     """A row a p of PABEE's rule (Zhou et al. 2020) for vectors: p consecutive layers that hardly move."""
     return [
-        {"strategy": "pabee", "patience": p, **taken.figures(patient(taken.pooled, rule, p))}
-        for p in patiences
+        {"strategy": "pabee", "patience": p, **taken.figures(patient(taken.pooled, rule, p))} for p in patiences
     ]
 
 
@@ -150,9 +145,7 @@ def own_rows(taken: Measured, own: Mapping[str, Strategy]) -> list[Row]:
     return [{"strategy": name, **taken.figures(leaves(taken.pooled))} for name, leaves in own.items()]
 
 
-def extra_rows(
-    taken: Measured, rule: ExitRule, study: Study, own: Mapping[str, Strategy]
-) -> dict[str, list[Row]]:
+def extra_rows(taken: Measured, rule: ExitRule, study: Study, own: Mapping[str, Strategy]) -> dict[str, list[Row]]:
     """What a study measures beside the usual figures; a model's own strategies beside PABEE's."""
     rows = {
         "thresholds": threshold_rows(taken, rule, study.thresholds),

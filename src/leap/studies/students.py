@@ -6,15 +6,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from leap.data.corpus import SentenceFile
-from leap.files import sha256_of_json, whole_folder
-from leap.model.encoder import EncoderConfig
-from leap.model.locate import locate
-from leap.objective.layer_map import needed_teacher_layers
-from leap.settings import Settings, VariantSettings
-from leap.settings.sources import ModelSource
-from leap.teacher import build_cache
-from leap.training.run import take_over, train_student
+from leap.core.files import sha256_of_json, whole_folder
+from leap.core.project import Project
+from leap.core.settings import Settings, VariantSettings
+from leap.core.settings.sources import ModelSource
+from leap.data.sentence_file import SentenceFile
+from leap.exits.calibrate.finish_model import finish_model
+from leap.models.locate import locate
+from leap.models.packed_encoder import EncoderConfig
+from leap.train.objective.layer_map import needed_teacher_layers
+from leap.train.teacher import build_cache
+from leap.train.train_student import Place, copy_checkpoint, is_trained, train_student, training_identity
 
 log = logging.getLogger(__name__)
 
@@ -23,12 +25,31 @@ WORK = Path("studies/work")
 
 @dataclass(frozen=True)
 class Student:
-    """A model of a study: its settings, the seed of its training, its folder and its training's record."""
+    """A model of a study: its settings, the seed of its training, and the folder of all its files."""
 
     variant: VariantSettings
     seed: int
-    folder: Path
-    record: Path
+    place: Path
+
+    @property
+    def student(self) -> Path:
+        """The trained weights, as `train` leaves them."""
+        return self.place / "student"
+
+    @property
+    def model(self) -> Path:
+        """The student with its exit rule and heads, as `calibrate` leaves it."""
+        return self.place / "model"
+
+    @property
+    def training(self) -> Path:
+        """The record of its training."""
+        return self.place / "training"
+
+    @property
+    def unfinished(self) -> Path:
+        """The states of its training while that is not finished."""
+        return self.place / "unfinished"
 
 
 def students(settings: Settings, study: str) -> list[Student]:
@@ -47,38 +68,41 @@ def students(settings: Settings, study: str) -> list[Student]:
         variant = settings.study_variant(study, name)
         # A ready checkpoint is the same for every seed.
         for seed in seeds[:1] if variant.checkpoint is not None else seeds:
-            place = WORK / study / f"{name}-{seed}"
-            student = Student(variant, seed, place / "model", place / "training")
+            student = Student(variant, seed, WORK / study / f"{name}-{seed}")
+            sentences = SentenceFile(Path("data/sentences.parquet"))[: block.sentences]
             if variant.checkpoint is not None:
-                take_over(variant, student.folder, student.record)
+                copy_checkpoint(variant, student)
             else:
-                sentences = SentenceFile(Path("data/sentences.parquet"))[: block.sentences]
                 _train(student, own.teacher or settings.teacher, sentences)
+            without_calibration = variant.model_copy(
+                update={"exit": variant.exit.model_copy(update={"calibration": None})}
+            )
+            finish_model(student.student, student.model, without_calibration, sentences, [])
             found.append(student)
     return found
 
 
 def _train(student: Student, teacher: ModelSource, sentences: Sequence[str]) -> None:
-    if not student.folder.exists():
-        _copy_from_pipeline(student)
     cache = _teacher_cache(student.variant, teacher, sentences)
-    train_student(
-        student.variant, teacher, student.seed, sentences, cache, student.folder, student.record, _quiet
-    )
+    identity = training_identity(student.variant, student.seed, cache)
+    for place in (student, Project().checkpoint(student.variant.name, student.seed)):
+        if is_trained(place, identity):
+            if place is not student:
+                _copy(place, student)
+            log.info("%s is already trained from these settings, data and code", student.place)
+            return
+    train_student(student.variant, teacher, student.seed, sentences, cache, student, _quiet)
+
+
+def _copy(source: Place, target: Place) -> None:
+    """Copies what the pipeline trained."""
+    for one, two in ((source.student, target.student), (source.training, target.training)):
+        with whole_folder(two) as temporary:
+            shutil.copytree(one, temporary, dirs_exist_ok=True)
 
 
 def _quiet(step: int, line: dict[str, float]) -> None:
     """A study's trainings are read from their records; no live tracker follows them."""
-
-
-def _copy_from_pipeline(student: Student) -> None:
-    """Copies what the pipeline trained under the same name; the training then keeps it or makes its own."""
-    name = f"{student.variant.name}-{student.seed}"
-    model, record = Path("models") / name, Path("evaluations") / name / "training"
-    if (model / "model.safetensors").is_file() and (record / "training.json").is_file():
-        for source, target in ((model, student.folder), (record, student.record)):
-            with whole_folder(target) as beside:
-                shutil.copytree(source, beside, dirs_exist_ok=True)
 
 
 def _teacher_cache(variant: VariantSettings, source: ModelSource, sentences: Sequence[str]) -> Path:

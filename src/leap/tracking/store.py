@@ -17,16 +17,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from leap.errors import UserError
-from leap.files import whole_file
-from leap.passwords import without_passwords
-from leap.settings import Settings
+from leap.core.errors import UserError
+from leap.core.files import whole_file
+from leap.core.passwords import without_passwords
+from leap.core.settings import Settings
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
     from mlflow.entities import Run
 
-    from leap.tracking.run import TrainingRun
+    from leap.tracking.training_run import TrainingRun
 
 logger = logging.getLogger(__name__)
 
@@ -104,8 +104,8 @@ class Tracking:
         return opened
 
     def training_run(self, variant: str, seed: int, parameters: dict[str, Any]) -> TrainingRun:
-        """A live run for the trainer: a context manager; see `leap.tracking.run.TrainingRun`."""
-        from leap.tracking.run import TrainingRun
+        """A live run for the trainer: a context manager; see `leap.tracking.training_run.TrainingRun`."""
+        from leap.tracking.training_run import TrainingRun
 
         return TrainingRun(self, variant, seed, parameters)
 

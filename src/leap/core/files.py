@@ -1,0 +1,118 @@
+"""Outputs that appear whole or not at all, and hashes of files."""
+
+import hashlib
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from leap.core.errors import UserError
+from leap.core.storage import writing
+from leap.core.unfinished import part_of
+
+# What is said of a file whose seal does not fit.
+CHANGED = "was edited after it was written: its seal does not fit its content"
+
+
+@contextmanager
+def whole_folder(target: Path) -> Iterator[Path]:
+    """Yields an empty folder that takes the place of `target` when the block ends without an error.
+
+    A kill leaves the old folder, the new one or, for a moment between them, none; never a part of one.
+
+    Raises:
+        StorageError: the disk is full, read-only or broken, or the folder may not be written.
+    """
+    with writing(target), part_of(target) as part:
+        part.mkdir()
+        yield part
+        if target.is_dir():
+            target.rename(part.with_name(".replaced"))
+        part.rename(target)
+
+
+@contextmanager
+def whole_file(target: Path) -> Iterator[Path]:
+    """Yields a path that is renamed to `target` when the block ends without an error.
+
+    Raises:
+        StorageError: the disk is full, read-only or broken, or the folder may not be written.
+    """
+    with writing(target), part_of(target) as part:
+        yield part
+        part.replace(target)
+
+
+def write_json(target: Path, content: Any) -> None:
+    """Writes JSON whole or not at all; keys keep their order, NaN and infinity are refused."""
+    text = json.dumps(content, indent=2, allow_nan=False, ensure_ascii=False) + "\n"
+    with whole_file(target) as beside:
+        beside.write_text(text, encoding="utf-8")
+
+
+def write_sealed(target: Path, content: dict[str, Any]) -> None:
+    """Writes a JSON object with `seal`, the sha256 of all else: a later change shows when it is read."""
+    plain = json.loads(json.dumps(content, allow_nan=False))  # as it will be read: keys are text
+    write_json(target, {**plain, "seal": seal(plain)})
+
+
+def read_json(path: Path, made_by: str) -> Any:
+    """Reads JSON that the command `made_by` writes; its seal must fit where it has one.
+
+    Raises:
+        UserError: the file is missing, is not JSON, or was changed after it was written.
+    """
+    content = read_json_as_it_is(path, made_by)
+    if isinstance(content, dict) and was_changed(content):
+        raise UserError(f"{path} {CHANGED}, by hand or by damage: delete it and run `{made_by}` again")
+    return content
+
+
+def read_json_as_it_is(path: Path, made_by: str) -> Any:
+    """Reads JSON without comparing its seal.
+
+    Raises:
+        UserError: the file is missing or is not JSON.
+    """
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise UserError(f"{path} is missing: `{made_by}` writes it") from None
+    except (ValueError, RecursionError) as error:  # not JSON, or not even UTF-8
+        raise UserError(f"{path} is not JSON ({error}): delete it and run `{made_by}` again") from None
+
+
+def seal(content: dict[str, Any]) -> str:
+    """The sha256 of a JSON object's content, the seal itself aside."""
+    return sha256_of_json({key: value for key, value in content.items() if key != "seal"})
+
+
+def was_changed(content: dict[str, Any]) -> bool:
+    """Whether a JSON object has a seal that does not fit the rest of it, or one under a damaged name."""
+    if "seal" in content:
+        return bool(content["seal"] != seal(content))
+    return any(
+        value == sha256_of_json({other: content[other] for other in content if other != name})
+        for name, value in content.items()
+        if isinstance(value, str) and len(value) == 64
+    )
+
+
+def sha256_of(path: Path) -> str:
+    """The sha256 of a file's bytes, in hex."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def sha256_of_json(content: Any) -> str:
+    """The sha256 of a JSON value, whatever the order of its keys."""
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def sha256_of_sentences(sentences: Sequence[str]) -> str:
+    """The hash of the sentences and their order."""
+    digest = hashlib.sha256()
+    for sentence in sentences:
+        digest.update(sentence.encode("utf-8", "replace") + b"\n")
+    return digest.hexdigest()

@@ -1,0 +1,157 @@
+"""Files of a repository on the Hugging Face Hub at a pinned commit."""
+
+import hashlib
+import logging
+import re
+from collections.abc import Sequence
+from contextlib import suppress
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import Literal
+
+from leap.core.errors import UserError
+from leap.core.files import sha256_of, sha256_of_json
+
+log = logging.getLogger(__name__)
+
+TIMEOUT_SECONDS = 10
+
+
+def fetch(
+    repo: str,
+    revision: str,
+    patterns: Sequence[str],
+    repo_type: Literal["model", "dataset"],
+    required: Sequence[str],
+) -> Path:
+    """The folder with a repository's files that match the patterns, downloaded unless they are cached.
+
+    A commit never changes, so a copy in the cache that is known to be whole is used without asking the hub:
+    one that was downloaded here before, or whose files are all named without a wildcard. Another program may
+    have fetched a part, and a download may have been killed.
+
+    Raises:
+        UserError: the hub, the repository, the commit or the files cannot be had, or a file of the cache is
+            damaged or may be one of a part; it fails at once.
+    """
+    from huggingface_hub import HfApi, snapshot_download
+    from huggingface_hub.errors import (
+        HFValidationError,
+        LocalEntryNotFoundError,
+        RepositoryNotFoundError,
+        RevisionNotFoundError,
+    )
+    from huggingface_hub.errors import HTTPError as ClientError  # type: ignore[attr-defined] # httpx's or httpx2's
+
+    what = f"{repo_type} {repo} at commit {revision}"
+
+    def snapshot(cached: bool) -> Path:
+        return Path(
+            snapshot_download(
+                repo,
+                repo_type=repo_type,
+                revision=revision,
+                allow_patterns=list(patterns),
+                local_files_only=cached,
+                etag_timeout=TIMEOUT_SECONDS,
+            )
+        )
+
+    folder = None
+    try:
+        folder = snapshot(cached=True)
+        if not all(matching(folder, pattern) for pattern in required):
+            folder = None
+        elif is_whole(folder, patterns):
+            return _undamaged(folder, patterns, what)
+    except LocalEntryNotFoundError:
+        pass  # not in the cache
+    except HFValidationError:
+        raise UserError(f"{what}: {repo!r} cannot be the name of a repository (owner/name)") from None
+    try:
+        # Asked first because it fails at once; snapshot_download retries for 20 s without a network.
+        HfApi().repo_info(repo, repo_type=repo_type, revision=revision, timeout=TIMEOUT_SECONDS)
+        downloaded = snapshot(cached=False)
+    except RepositoryNotFoundError:
+        raise UserError(
+            f"{what}: the hub has no such repository, or it is private: check `repo`, or `hf auth login`"
+        ) from None
+    except RevisionNotFoundError:
+        raise UserError(f"{what}: the repository has no such commit: check `revision`") from None
+    except (ClientError, OSError, HFValidationError) as error:
+        if folder is not None:
+            return _undamaged(_taken_unasked(folder, patterns, repo_type, what), patterns, what)
+        raise UserError(
+            f"{what} is not in the local cache and the hub cannot be reached ({type(error).__name__}: "
+            f"{str(error).partition(chr(10))[0]}): connect to the network (HF_HUB_OFFLINE must not be 1), or "
+            "download the files elsewhere and name them with `kind: local`"
+        ) from None
+    with suppress(OSError):  # a cache that cannot be written is asked for again next time
+        _marker(downloaded, patterns).touch()
+    return _undamaged(downloaded, patterns, what)
+
+
+def is_whole(folder: Path, patterns: Sequence[str]) -> bool:
+    """Whether a snapshot surely has all files that match: it was completed here, or each is named."""
+    named = not any(character in pattern for pattern in patterns for character in "*?[")
+    return (named and all((folder / name).is_file() for name in patterns)) or _marker(folder, patterns).exists()
+
+
+def _taken_unasked(folder: Path, patterns: Sequence[str], repo_type: str, what: str) -> Path:
+    """A cached copy that nobody can vouch for, and the hub out of reach."""
+    if repo_type == "model":
+        log.warning("%s: the hub cannot be asked whether the copy in %s has all its files", what, folder)
+        return folder
+    files = [file for pattern in patterns for file in matching(folder, pattern)]
+    lacking = [file.name for file in files if not _has_its_siblings(file, files)]
+    if lacking:
+        raise UserError(
+            f"{what} may be downloaded in part only: {folder} has {', '.join(lacking)}, not all parts of it "
+            "or of unknown number, and the hub cannot be reached: connect to the network, or name each file "
+            "without a wildcard"
+        )
+    return folder
+
+
+def _has_its_siblings(file: Path, files: Sequence[Path]) -> bool:
+    """Whether all parts of a data file are there, which its name counts (train-00000-of-00003.parquet)."""
+    part = _PART.fullmatch(file.name)
+    if part is None:
+        return False
+    start, total, ending = part[1], int(part[2]), part[3]
+    width = len(part[2])
+    names = {f"{start}-{number:0{width}d}-of-{part[2]}{ending}" for number in range(total)}
+    return names <= {other.name for other in files if other.parent == file.parent}
+
+
+def _undamaged(folder: Path, patterns: Sequence[str], what: str) -> Path:
+    """Compares files with the hash that the cache names them by: sha256 of large ones, Git's of others."""
+    for file in sorted({file for pattern in patterns for file in matching(folder, pattern)}):
+        name = file.resolve().name
+        length = len(name) if re.fullmatch("[0-9a-f]+", name) else 0
+        if file.is_symlink() and length in _HASHES and _HASHES[length](file) != name:
+            raise UserError(
+                f"{what}: {file.resolve()} is damaged, its content is not what its name says: delete it and "
+                "run again"
+            )
+    return folder
+
+
+def _git_blob(path: Path) -> str:
+    content = path.read_bytes()
+    return hashlib.sha1(b"blob %d\0" % len(content) + content, usedforsecurity=False).hexdigest()
+
+
+def _marker(folder: Path, patterns: Sequence[str]) -> Path:
+    return folder / f".leap-whole-{sha256_of_json(sorted(patterns))[:16]}"
+
+
+_PART = re.compile(r"(.+)-\d+-of-(\d+)(\..+)")
+# By the length of a name: see huggingface.co, "Understand caching", blobs.
+_HASHES = {64: sha256_of, 40: _git_blob}
+
+
+def matching(folder: Path, pattern: str) -> list[Path]:
+    """The files under `folder` whose relative path matches `pattern` as the hub matches it, in order."""
+    files = (file for file in folder.rglob("*") if file.is_file() and not file.name.startswith(".leap-"))
+    return sorted(file for file in files if fnmatch(file.relative_to(folder).as_posix(), pattern))

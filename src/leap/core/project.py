@@ -1,0 +1,130 @@
+"""Where everything of a project lies: the one place that spells its paths.
+
+All paths are relative to `root`, which is the working folder unless a caller says otherwise: DVC runs every
+stage in the project's root, or in a temporary copy of it (`dvc exp run --temp`).
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """The files of one variant and seed."""
+
+    root: Path
+    variant: str
+    seed: int
+
+    @property
+    def name(self) -> str:
+        """`<variant>-<seed>`, the name of its folders, its run and its registered model."""
+        return f"{self.variant}-{self.seed}"
+
+    @property
+    def student(self) -> Path:
+        """The trained weights and the tokenizer, without an exit rule: what `train` writes."""
+        return self.root / "students" / self.name
+
+    @property
+    def model(self) -> Path:
+        """The model that is judged and served: the student with rule, heads and calibration."""
+        return self.root / "models" / self.name
+
+    @property
+    def evaluations(self) -> Path:
+        """The folder of its evidence."""
+        return self.root / "evaluations" / self.name
+
+    @property
+    def training(self) -> Path:
+        """The record of its training."""
+        return self.evaluations / "training"
+
+    @property
+    def unfinished(self) -> Path:
+        """The states of its training while that is not finished."""
+        return self.root / "data" / "unfinished" / self.name
+
+    @property
+    def verdict(self) -> Path:
+        """The gate's verdict."""
+        return self.root / "verdicts" / f"{self.name}.json"
+
+    @property
+    def metrics(self) -> Path:
+        """The row of `dvc metrics show`."""
+        return self.root / "metrics" / f"{self.name}.json"
+
+    def evidence(self, kind: str, set_name: str | None = None) -> Path:
+        """The evidence file of a kind (diagnose, latency, or sts and retrieval with a set's name)."""
+        return self.evaluations / (f"{kind}/{set_name}.json" if set_name else f"{kind}.json")
+
+
+@dataclass(frozen=True)
+class Project:
+    """The files of a project that belong to no single checkpoint."""
+
+    root: Path = Path()
+
+    @property
+    def data(self) -> Path:
+        """What `extract`, `validate` and `cache_teacher` write."""
+        return self.root / "data"
+
+    @property
+    def sentences(self) -> Path:
+        """The training text."""
+        return self.data / "sentences.parquet"
+
+    @property
+    def held_out(self) -> Path:
+        """The sentences that calibrate exits and train nothing."""
+        return self.data / "held_out.parquet"
+
+    @property
+    def similarity(self) -> Path:
+        """The folder of all sets of scored pairs."""
+        return self.data / "similarity"
+
+    @property
+    def retrieval(self) -> Path:
+        """The folder of all collections."""
+        return self.data / "retrieval"
+
+    @property
+    def teacher(self) -> Path:
+        """The teacher's pooled layers of the training text."""
+        return self.data / "teacher"
+
+    @property
+    def tokens(self) -> Path:
+        """A cache of the training text as tokens, by content; may be deleted at any time."""
+        return self.data / "tokens"
+
+    @property
+    def vectors(self) -> Path:
+        """A cache of encoded vectors, by content; may be deleted at any time."""
+        return self.data / "vectors"
+
+    @property
+    def verdicts(self) -> Path:
+        """The folder of all verdicts."""
+        return self.root / "verdicts"
+
+    @property
+    def reports(self) -> Path:
+        """The report, its tables and its pictures."""
+        return self.root / "reports"
+
+    def pairs(self, set_name: str) -> Path:
+        """A set of scored pairs."""
+        return self.similarity / f"{set_name}.parquet"
+
+    def collection(self, set_name: str) -> Path:
+        """A retrieval collection in BEIR form."""
+        return self.retrieval / set_name
+
+    def checkpoint(self, variant: str, seed: int) -> Checkpoint:
+        """The files of one variant and seed."""
+        return Checkpoint(self.root, variant, seed)

@@ -1,0 +1,283 @@
+"""The settings: one reader, which sees params.yaml exactly as DVC does and validates it whole.
+
+All mistakes are reported at once, each with its key, before any work.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import Field, ValidationError
+from ruamel.yaml import YAML
+from ruamel.yaml.error import YAMLError
+
+from leap.core.errors import UserError
+from leap.core.passwords import without_passwords
+from leap.core.settings.base import Block, Name, Seeds
+from leap.core.settings.contradictions import block, contradictions, variant_contradictions
+from leap.core.settings.data import DataSettings, ValidationSettings
+from leap.core.settings.evaluation import EvaluationSettings, LatencySettings, TrackingSettings
+from leap.core.settings.gate import GateSettings
+from leap.core.settings.monitoring import MonitoringSettings
+from leap.core.settings.sources import ModelSource, PairSource, RetrievalSource
+from leap.core.settings.studies import Study
+from leap.core.settings.training import ExitSettings, Loss, StudentSettings, TrainSettings
+from leap.core.settings.variant import Variant
+
+__all__ = ["Settings", "VariantSettings", "parse_settings", "read_settings"]
+
+
+# The blocks that a variant may change.
+BLOCKS = ("student", "loss", "train", "exit")
+
+
+class VariantSettings(Block):
+    """A variant's own settings: the shared blocks with the variant's changes applied."""
+
+    name: str
+    description: str
+    checkpoint: ModelSource | None
+    student: StudentSettings
+    loss: Loss
+    train: TrainSettings
+    exit: ExitSettings
+
+
+class Settings(Block):
+    """params.yaml."""
+
+    profile: str
+    seeds: Seeds
+    data: DataSettings
+    validation: ValidationSettings
+    similarity: Annotated[dict[Name, PairSource], Field(min_length=1)]
+    retrieval: Annotated[dict[Name, RetrievalSource], Field(min_length=1)]
+    teacher: ModelSource
+    student: StudentSettings
+    loss: Loss
+    train: TrainSettings
+    exit: ExitSettings
+    variants: Annotated[dict[Name, Variant], Field(min_length=1)]
+    studies: dict[Name, Study]
+    evaluation: EvaluationSettings
+    latency: LatencySettings
+    gate: GateSettings
+    monitoring: MonitoringSettings
+    tracking: TrackingSettings
+
+    def variant(self, name: str) -> VariantSettings:
+        """The settings of one variant, its changes merged into the shared blocks.
+
+        Raises:
+            UserError: there is no such variant.
+        """
+        if name not in self.variants:
+            raise UserError(f"no variant {name!r} in params.yaml: it has {', '.join(self.variants)}")
+        return self._resolved(name, self.variants[name])
+
+    def pair_set(self, name: str) -> PairSource:
+        """One set of scored pairs.
+
+        Raises:
+            UserError: there is no such set.
+        """
+        if name not in self.similarity:
+            raise UserError(f"similarity has no set {name!r}: it has {', '.join(self.similarity)}")
+        return self.similarity[name]
+
+    def collection(self, name: str) -> RetrievalSource:
+        """One retrieval collection.
+
+        Raises:
+            UserError: there is no such collection.
+        """
+        if name not in self.retrieval:
+            raise UserError(f"retrieval has no set {name!r}: it has {', '.join(self.retrieval)}")
+        return self.retrieval[name]
+
+    def study(self, name: str) -> Study:
+        """One study.
+
+        Raises:
+            UserError: there is no such study.
+        """
+        if name not in self.studies:
+            raise UserError(f"no study {name!r} in params.yaml: it has {', '.join(self.studies) or 'none'}")
+        return self.studies[name]
+
+    def study_variant(self, study: str, name: str) -> VariantSettings:
+        """The settings of one variant of a study: shared blocks, then the study's, then its own."""
+        chosen = self.study(study)
+        return self._resolved(name, chosen.variants[name], chosen)
+
+    def _resolved(self, name: str, variant: Variant, study: Study | None = None) -> VariantSettings:
+        shared = {key: getattr(self, key).model_dump() for key in BLOCKS}
+        if study is not None:
+            shared = {key: merge(block, getattr(study, key)) for key, block in shared.items()}
+        return VariantSettings.model_validate(
+            {
+                "name": name,
+                "description": variant.description,
+                "checkpoint": variant.checkpoint and variant.checkpoint.model_dump(),
+                **{key: merge(block, getattr(variant, key)) for key, block in shared.items()},
+            }
+        )
+
+    def names_a_hub(self) -> bool:
+        """Whether any setting names a hub, the only case in which the network may be used."""
+
+        def kinds(value: Any) -> bool:
+            if isinstance(value, dict):
+                return value.get("kind") == "hub" or any(kinds(item) for item in value.values())
+            return isinstance(value, list) and any(kinds(item) for item in value)
+
+        return kinds(self.model_dump(mode="json"))
+
+
+def merge(base: Any, patch: Any) -> Any:
+    """`patch` laid over `base`: mappings merge, null removes a key, all else replaces (RFC 7386).
+
+    A mapping whose `kind` changes is replaced whole: the old kind's keys mean nothing to the new one.
+    """
+    if not isinstance(patch, dict) or not isinstance(base, dict):
+        return patch
+    if "kind" in patch and patch["kind"] != base.get("kind"):
+        return patch
+    merged = dict(base)
+    for key, value in patch.items():
+        if value is None:
+            merged.pop(key, None)
+        else:
+            merged[key] = merge(merged.get(key), value)
+    return merged
+
+
+def read_settings(path: Path) -> Settings:
+    """Reads and validates the settings file.
+
+    Raises:
+        UserError: the file is missing, is not YAML, or has mistakes; all of them are listed.
+    """
+    try:
+        with path.open(encoding="utf-8") as file:
+            # The same call as DVC's (dvc/utils/serialize/_yaml.py), so 5e-5 is a number for both.
+            content = YAML(typ="safe").load(file)
+    except FileNotFoundError:
+        raise UserError(f"{path} is missing: `leap profile embedded` writes it") from None
+    except (YAMLError, UnicodeDecodeError) as error:
+        raise UserError(f"{path} is not valid YAML: {error}") from None
+    return parse_settings(content, str(path))
+
+
+def parse_settings(content: Any, origin: str) -> Settings:
+    """Validates settings that were read from `origin`, variants included, all mistakes at once.
+
+    Raises:
+        UserError: lists every mistake with its key.
+    """
+    mistakes: list[str] = []
+    settings = None
+    try:
+        settings = Settings.model_validate(content)
+    except (ValidationError, RecursionError) as error:
+        mistakes += _messages(error, content) if isinstance(error, ValidationError) else ["nested too deeply"]
+    if isinstance(content, dict):
+        mistakes += contradictions(content)
+        mistakes += _block_contradictions(content, {})
+        mistakes += _variant_mistakes(content)
+    if settings is None or mistakes:
+        raise UserError(_listed(origin, list(dict.fromkeys(mistakes))))
+    return settings
+
+
+def _variant_mistakes(content: dict[str, Any]) -> list[str]:
+    """The mistakes of each variant with its changes applied, also where the rest has mistakes of its own.
+
+    A mistake that the shared blocks have without the variant's changes is theirs and not listed again.
+    """
+    shared = _resolved_mistakes(content, "", {})
+    found = []
+    for key, base, name, variant in _all_variants(content):
+        lines = _resolved_mistakes(base, name, variant)
+        above = key.rpartition(".variants.")[0]
+        found += [f"{key}.{line}" for line in lines if line not in shared and f"{above}.{line}" not in found]
+    return found
+
+
+def _all_variants(content: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any], str, dict[str, Any]]]:
+    """Every variant, of the pipeline and of the studies: its key, the blocks below it, its name, itself.
+
+    A study's own blocks come first, as a variant without changes.
+    """
+    for name, variant in block(content, "variants").items():
+        if isinstance(variant, dict):
+            yield f"variants.{name}", content, str(name), variant
+    for study, changes in block(content, "studies").items():
+        if isinstance(changes, dict):
+            base = {key: merge(content.get(key), changes.get(key) or {}) for key in BLOCKS}
+            yield f"studies.{study}", base, "", {}
+            for name, variant in block(changes, "variants").items():
+                if isinstance(variant, dict):
+                    yield f"studies.{study}.variants.{name}", base, str(name), variant
+
+
+def _resolved_mistakes(content: dict[str, Any], name: str, variant: dict[str, Any]) -> list[str]:
+    found = _block_contradictions(content, variant)
+    resolved = {
+        "name": name,
+        "description": "",
+        "checkpoint": variant.get("checkpoint"),
+        **_resolved_blocks(content, variant),
+    }
+    try:
+        VariantSettings.model_validate(resolved)
+    except ValidationError as error:
+        return _messages(error, resolved) + found
+    return found
+
+
+def _block_contradictions(content: dict[str, Any], variant: dict[str, Any]) -> list[str]:
+    return variant_contradictions(_resolved_blocks(content, variant), variant.get("checkpoint") is not None)
+
+
+def _resolved_blocks(content: dict[str, Any], variant: dict[str, Any]) -> dict[str, Any]:
+    return {key: merge(content.get(key), variant.get(key) or {}) for key in BLOCKS}
+
+
+def _messages(error: ValidationError, content: Any) -> list[str]:
+    lines = []
+    for item in error.errors():
+        parts = _key(item["loc"], content)
+        message = item["msg"].removeprefix("Value error, ")
+        if item["type"] == "extra_forbidden":
+            message = "unknown key"
+        elif item["type"].startswith("union_tag"):
+            parts.append("kind")
+        elif item["type"] != "missing" and not isinstance(item["input"], dict | Block):
+            message += without_passwords(f" (found {item['input']!r})")
+        lines.append(f"{'.'.join(parts)}: {message}" if parts else message)
+    return lines
+
+
+def _key(place: tuple[int | str, ...], content: Any) -> list[str]:
+    """The key of a mistake as the file has it: pydantic's place also names the kind of a block, once."""
+    parts = []
+    named = None
+    for part in place:
+        if isinstance(content, dict) and content is not named and content.get("kind") == part:
+            named = content
+            continue
+        if part == "[key]":  # pydantic's word for a mistake in the key itself
+            continue
+        parts.append(str(part))
+        if isinstance(content, dict):
+            content = content.get(part)
+        elif isinstance(content, list) and isinstance(part, int) and part < len(content):
+            content = content[part]
+        else:
+            content = None
+    return parts
+
+
+def _listed(origin: str, mistakes: list[str]) -> str:
+    return f"{origin} has {len(mistakes)} mistake(s):\n" + "\n".join(f"  - {line}" for line in mistakes)

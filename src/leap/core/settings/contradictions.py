@@ -1,0 +1,132 @@
+"""What does not fit together between blocks, read from the content itself: a mistake elsewhere hides none.
+
+Every function takes plain content and passes over what is missing or of another type: that is reported as a
+mistake of its own.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+Content = dict[str, Any]
+
+
+def contradictions(content: Content) -> list[str]:
+    """What does not fit together in params.yaml, variants and their blocks aside, each with its key."""
+    return [
+        *_named_sets(content),
+        *_named_variants(content),
+        *_sizes_of_data(content),
+        *_fixed_depth(content),
+        *_calibrated(content),
+    ]
+
+
+def variant_contradictions(blocks: Content, ready: bool) -> list[str]:
+    """What does not fit together in the blocks of one variant, each with its key.
+
+    Args:
+        blocks: student, loss, train and exit, the variant's changes applied.
+        ready: the variant is a ready checkpoint, whose depth is known, and compared, only when it loads.
+    """
+    found = []
+    longest, trained = number(blocks, "student.max_length"), number(blocks, "train.max_length")
+    if longest is not None and trained is not None and trained > longest:
+        found.append(f"train.max_length: {trained} is above student.max_length {longest}")
+    depth = number(blocks, "student.layers")
+    if ready or depth is None:
+        return found
+    minimum, gap = number(blocks, "exit.min_layer"), number(blocks, "exit.patience")
+    if minimum is not None and minimum > depth:
+        found.append(f"exit: min_layer {minimum} is above the depth, student.layers {depth}")
+    if gap is not None and gap >= depth:
+        found.append(f"exit: patience {gap} must be below the depth, student.layers {depth}")
+    drawn = number(blocks, "loss.layers_per_step")
+    if drawn is not None and drawn > depth:
+        found.append(f"loss.layers_per_step: {drawn} is above the depth, student.layers {depth}")
+    return found
+
+
+def number(content: Any, key: str) -> int | None:
+    """The whole number at a dotted key, None where there is none."""
+    value = at(content, key)
+    return value if type(value) is int else None
+
+
+def at(content: Any, key: str) -> Any:
+    """The value at a dotted key, None where there is none."""
+    for part in key.split("."):
+        content = content.get(part) if isinstance(content, dict) else None
+    return content
+
+
+def block(content: Any, key: str) -> Content:
+    """The mapping at a dotted key, empty where there is none."""
+    value = at(content, key)
+    return value if isinstance(value, dict) else {}
+
+
+def _named_sets(content: Content) -> Iterator[str]:
+    primary = at(content, "evaluation.primary_set")
+    similarity = block(content, "similarity")
+    if isinstance(primary, str) and similarity and primary not in similarity:
+        yield (
+            f"evaluation.primary_set: {primary!r} is not a block of similarity ({', '.join(map(str, similarity))})"
+        )
+    for key, check in block(content, "gate.checks").items():
+        metric = at(check, "metric")
+        named = metric.split(".") if isinstance(metric, str) else []
+        kind = {"sts": "similarity", "retrieval": "retrieval"}.get(named[0]) if len(named) > 2 else None
+        sets = block(content, kind) if kind else {}
+        if sets and named[1] != "*" and named[1] not in sets:
+            yield (
+                f"gate.checks.{key}.metric: {named[1]!r} of {metric} is not a block of {kind} "
+                f"({', '.join(map(str, sets))})"
+            )
+        depth = number(content, "student.layers")
+        if named[:1] == ["layers"] and len(named) > 1 and named[1].isdigit() and depth is not None:
+            layer = int(named[1])
+            if not 1 <= layer <= depth:
+                yield f"gate.checks.{key}.metric: {metric} is of layer {layer}, student.layers is {depth}"
+
+
+def _named_variants(content: Content) -> Iterator[str]:
+    variants = block(content, "variants")
+    for key in ("baseline", "fixed_depth"):
+        name = at(content, f"gate.{key}")
+        if isinstance(name, str) and variants and name not in variants:
+            yield f"gate.{key}: {name!r} is not a block of variants ({', '.join(map(str, variants))})"
+
+
+def _sizes_of_data(content: Content) -> Iterator[str]:
+    shortest, longest = number(content, "data.min_characters"), number(content, "data.max_characters")
+    if shortest is not None and longest is not None and longest <= shortest:
+        yield (
+            f"data.max_characters: {longest} must be above data.min_characters {shortest}: sentences are "
+            "longer than the one and not longer than the other"
+        )
+    most, least = number(content, "data.max_sentences"), number(content, "validation.min_rows")
+    if most is not None and least is not None and most < least:
+        yield f"validation.min_rows: {least} is above data.max_sentences {most}, so no sample could pass"
+
+
+def _fixed_depth(content: Content) -> Iterator[str]:
+    """The rival of fixed depth is to be shallower than what it is compared with."""
+    name, depth = at(content, "gate.fixed_depth"), number(content, "student.layers")
+    fixed = number(content, f"variants.{name}.student.layers") if isinstance(name, str) else None
+    if fixed is not None and depth is not None and fixed > depth:
+        yield (
+            f"variants.{name}.student.layers: {fixed} is above student.layers {depth}: gate.fixed_depth "
+            "names a student that is cut, not a deeper one"
+        )
+
+
+def _calibrated(content: Content) -> Iterator[str]:
+    if at(content, "data.held_out") or "data" not in content:
+        return
+    asked = {"exit": at(content, "exit.calibration")} | {
+        f"variants.{name}.exit": at(variant, "exit.calibration")
+        for name, variant in block(content, "variants").items()
+    }
+    for key, calibration in asked.items():
+        if calibration is not None:
+            yield f"{key}.calibration: it needs sentences, but data.held_out is 0"

@@ -1,0 +1,54 @@
+"""Settings of the training text and of what is demanded of it."""
+
+from typing import Annotated
+
+from pydantic import Field, field_validator
+
+from leap.core.settings.base import Block, Name, SafePath
+from leap.core.settings.sources import TextSource
+
+
+class PassageSettings(Block):
+    """Passages of several sentences of one source, beside the sentences."""
+
+    share: float = Field(gt=0, le=1)
+    sentences: Annotated[
+        tuple[Annotated[int, Field(ge=2)], Annotated[int, Field(le=64)]],
+        Field(strict=False),  # YAML has lists
+    ]
+
+    @field_validator("sentences")
+    @classmethod
+    def _ascending(cls, value: tuple[int, int]) -> tuple[int, int]:
+        if value[0] > value[1]:
+            raise ValueError("the least comes first, then the most")
+        return value
+
+
+class DataSettings(Block):
+    """Training text and where local files lie."""
+
+    folder: SafePath
+    seed: int = Field(ge=0)
+    min_characters: int = Field(ge=1)
+    max_characters: int = Field(ge=21)
+    max_sentences: int | None = Field(default=None, ge=100)
+    passages: PassageSettings | None = None
+    # This share of the sentences calibrates exits and trains nothing.
+    held_out: float = Field(default=0.0, ge=0, le=0.5)
+    sources: Annotated[dict[Name, TextSource], Field(min_length=1)]
+
+    @property
+    def longest_text(self) -> int:
+        """The most characters that a row of the training text can have."""
+        joined = self.passages.sentences[1] if self.passages else 1
+        # A passage has a space, and perhaps a full stop of its own, after each sentence.
+        return joined * (self.max_characters + 2) if joined > 1 else self.max_characters
+
+
+class ValidationSettings(Block):
+    """What Great Expectations demands of the extracted sentences."""
+
+    min_rows: int = Field(ge=1)
+    min_english: float = Field(ge=0, le=1)
+    max_truncated: float = Field(ge=0, le=1)

@@ -1,0 +1,165 @@
+"""The student: its shape, how it starts, its objective and its training (paper, Appendix L)."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, ValidationInfo, field_validator
+
+from leap.core.settings.base import Block, Fraction, Weight
+from leap.core.settings.sources import ModelSource
+
+
+class ColdStart(Block):
+    """Random layers; embeddings from the teacher's (by PCA where the widths differ) or random too."""
+
+    kind: Literal["cold"]
+    embeddings: Literal["teacher", "random"] = "teacher"
+
+
+class GrownStart(Block):
+    """Layers copied from the teacher: `stack` repeats the whole teacher, `double` repeats each layer."""
+
+    kind: Literal["grow"]
+    order: Literal["stack", "double"]
+
+
+Start = Annotated[ColdStart | GrownStart | ModelSource, Field(discriminator="kind")]
+
+
+class StudentSettings(Block):
+    """A BERT-style encoder."""
+
+    layers: int = Field(ge=1)
+    width: int = Field(ge=8)
+    heads: int = Field(ge=1)
+    intermediate: int = Field(ge=8)
+    max_length: int = Field(ge=8, le=8192)
+    start: Start
+
+    @field_validator("heads")
+    @classmethod
+    def _heads_divide_width(cls, heads: int, others: ValidationInfo) -> int:
+        width = others.data.get("width", heads)
+        if width % heads:
+            raise ValueError(f"width {width} is not a multiple of heads {heads}")
+        return heads
+
+
+class LayerWeights(Block):
+    """w_l of the exit loss: `early` below late_from, `late` from there on, `final` at the last layer."""
+
+    early: Weight
+    late: Weight
+    final: Weight
+    late_from: int = Field(ge=1)
+
+    @field_validator("final")
+    @classmethod
+    def _not_all_zero(cls, final: float, others: ValidationInfo) -> float:
+        if final + others.data.get("early", 1.0) + others.data.get("late", 1.0) == 0:
+            raise ValueError("at least one of early, late and final must be above 0")
+        return final
+
+
+class LossSettings(Block):
+    """The paper's objective, by its symbols (§3.2 and Appendix L); docs/paper.md has the open points."""
+
+    kind: Literal["leap"]
+    alpha: Weight
+    beta: Weight
+    beta_student: Weight
+    gamma: Weight
+    delta: Weight
+    epsilon: Weight
+    tau: Annotated[float, Field(ge=-1.0, le=1.0)]
+    tau_c: Annotated[float, Field(gt=0.0)]
+    margin: Literal["sigmoid", "softplus", "hinge"]
+    slope: Annotated[float, Field(gt=0.0)]
+    layer_weights: LayerWeights
+    late_from: int = Field(ge=1)
+    redundancy_clip: Annotated[float, Field(gt=0.0)]
+    ramp: Annotated[tuple[Fraction, Fraction], Field(strict=False)]  # YAML has lists
+    layer_map: Literal["uniform", "interpolate"]
+
+    @field_validator("ramp")
+    @classmethod
+    def _ramp_rises(cls, ramp: tuple[float, float]) -> tuple[float, float]:
+        if ramp[0] > ramp[1]:
+            raise ValueError("must rise")
+        return ramp
+
+
+class AdaptiveLayerSettings(Block):
+    """sentence-transformers' AdaptiveLayerLoss, by its own names, around a distillation loss.
+
+    The base loss is 1 - cos to the teacher's final vector + delta times the contrastive term.
+    """
+
+    kind: Literal["adaptive_layer"]
+    # Drawn at every step beside the final layer; null takes all.
+    layers_per_step: int | None = Field(ge=1)
+    last_layer_weight: Weight
+    prior_layers_weight: Weight
+    kl_div_weight: Weight
+    kl_temperature: Annotated[float, Field(gt=0.0)]
+    layer_weighting: Literal["uniform", "log", "linear"]
+    delta: Weight
+    tau_c: Annotated[float, Field(gt=0.0)]
+
+
+Loss = Annotated[LossSettings | AdaptiveLayerSettings, Field(discriminator="kind")]
+
+
+class TrainSettings(Block):
+    """The trainer."""
+
+    epochs: int = Field(ge=1)
+    batch_size: int = Field(ge=2)
+    learning_rate: Annotated[float, Field(gt=0.0)]
+    warmup: Fraction
+    weight_decay: Weight
+    max_grad_norm: Annotated[float, Field(gt=0.0)]
+    max_length: int = Field(ge=8)
+    precision: Literal["fp32", "bf16"]
+    device: str = Field(pattern=r"^(auto|cpu|cuda(:\d+)?)$")
+    # auto: cached, unless the cache would take more than 20 GB.
+    teacher: Literal["auto", "cached", "online"]
+    # Of this machine: one a GPU. Several machines: start the stage by torchrun itself (docs/training.md).
+    processes: int = Field(ge=1)
+    # On CUDA: compiled layers and, in one process, the whole step as one CUDA graph.
+    compile: bool
+    log_every: int = Field(ge=1)
+    checkpoint_every: int = Field(ge=1)
+    keep_checkpoints: int = Field(ge=1)
+
+    @field_validator("processes")
+    @classmethod
+    def _processes_share_a_batch(cls, processes: int, others: ValidationInfo) -> int:
+        batch_size = others.data.get("batch_size", 0)
+        if batch_size % processes:
+            raise ValueError(f"batch_size {batch_size} is not a multiple of processes {processes}")
+        return processes
+
+
+class CalibrationSettings(Block):
+    """What calibrated exits must hold: at most the share `risk` of the exited vectors below `floor`."""
+
+    floor: Annotated[float, Field(gt=-1.0, le=1.0)]
+    risk: Annotated[float, Field(gt=0.0, lt=1.0)]
+    confidence: Annotated[float, Field(gt=0.0, lt=1.0)]
+
+
+class ExitSettings(Block):
+    """The deployable exit rule (Algorithm 1): theta, l_min and k; and the calibrated thresholds beside it."""
+
+    # Above 1 would never exit by rounding luck alone; full depth has its own strategy.
+    threshold: Annotated[float, Field(ge=-1.0, le=1.0)]
+    min_layer: int = Field(ge=1)
+    patience: int = Field(ge=1)
+    # Fit learned exit heads on the training sentences, for strategy `heads`.
+    heads: bool = False
+    # Thresholds for strategy `calibrated`, tested on data.held_out; none are made if null.
+    calibration: CalibrationSettings | None = None
+
+    def rule(self) -> dict[str, Any]:
+        """The arguments of `leap.exits.rules.ExitRule`."""
+        return self.model_dump(include={"threshold", "min_layer", "patience"})

@@ -1,0 +1,56 @@
+"""The sentences that a model is examined on: a file of the user's, or the bundled sample."""
+
+import random
+from dataclasses import dataclass
+from pathlib import Path
+
+import leap
+from leap.core.errors import UserError
+from leap.data.cleaning import clean
+from leap.data.tables import file_rows
+
+BUNDLED = Path(leap.__file__).parent / "resources" / "similarity" / "pairs.csv"
+# More make no figure much surer and the examination long.
+ENOUGH = 2000
+# Neighbours and lengths need some.
+FEWEST = 50
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Unique sentences and where they are from."""
+
+    source: str
+    sentences: list[str]
+
+
+def sample(file: Path | None, column: str | None, most: int = ENOUGH, seed: int = 17) -> Sample:
+    """Unique, clean sentences, a seeded choice where there are more than `most`.
+
+    Args:
+        file: txt (a sentence a line), parquet, csv, tsv or jsonl; the bundled sentences if None.
+        column: of a table; `text` of a txt file and `sentence` of any other if None.
+        most: how many are kept.
+        seed: of the choice.
+
+    Raises:
+        UserError: the file or column is missing, or holds too few sentences.
+    """
+    if file is None:
+        rows = file_rows(BUNDLED, ("sentence1", "sentence2"))
+        source = "the sentences that come with leap"
+    elif not file.is_file():
+        raise UserError(f"{file} does not exist: name a txt, parquet, csv, tsv or jsonl file of sentences")
+    else:
+        named = column or ("text" if file.name.removesuffix(".gz").endswith(".txt") else "sentence")
+        rows, source = file_rows(file, (named,)), str(file)
+    texts = (clean(value) for row in rows for value in row.values if isinstance(value, str))
+    unique = [text for text in dict.fromkeys(texts) if text]
+    if len(unique) < FEWEST:
+        raise UserError(
+            f"{source} holds {len(unique)} different sentences, at least {FEWEST} are needed to see "
+            "neighbours: give more, a few hundred are best"
+        )
+    if len(unique) > most:
+        unique = random.Random(seed).sample(unique, most)
+    return Sample(source, unique)

@@ -1,0 +1,169 @@
+"""One model, examined: what `leap doctor` prints, draws, and gives as JSON."""
+
+import time
+from typing import Any
+
+from torch.nn import functional as F
+
+from leap.core.environment import environment
+from leap.core.errors import UserError
+from leap.core.files import sha256_of
+from leap.core.settings.evaluation import EvaluationSettings, SweepSettings
+from leap.doctor.doctor_sentences import Sample
+from leap.doctor.overhead import monitoring_overhead
+from leap.doctor.symptoms import costly_checks, false_convergence, flat_curve, zero_exits
+from leap.evaluate.encode import layer_vectors, token_counts
+from leap.evaluate.examination import examine
+from leap.evidence.bounds import ENOUGH_EXITS, ENOUGH_NEIGHBOURS, NEAR
+from leap.exits import ExitRule, LeapEncoder
+from leap.exits.rules import at_layers, converged
+
+BATCH = 64
+
+
+def examined(name: str, model: LeapEncoder, chosen: Sample, rule: ExitRule) -> dict[str, Any]:
+    """Everything that the doctor knows of a model.
+
+    Args:
+        name: what the user calls it.
+        model: the encoder.
+        chosen: the sentences.
+        rule: the exit rule to judge.
+
+    Raises:
+        UserError: the rule does not fit the model, or its vectors are not finite.
+    """
+    try:
+        rule.check_depth(model.depth)
+    except ValueError as error:
+        raise UserError(f"{name} cannot follow this exit rule: {error}") from None
+    started = time.perf_counter()
+    pooled = layer_vectors(model, chosen.sentences, BATCH)
+    tokens = token_counts(model, chosen.sentences)
+    diagnosis = examine(pooled, tokens, None, rule, settings_of(model.depth))
+    exits = converged(pooled, rule)
+    similarity = F.cosine_similarity(at_layers(pooled, exits), pooled[-1], dim=-1).double()
+    speed = monitoring_overhead(model, chosen.sentences, rule)
+    rate = diagnosis["exit"]["rate"]
+    symptoms = [
+        flat_curve(diagnosis["layers"], rule.min_layer),
+        zero_exits(rate, rule.threshold),
+        costly_checks(speed["overhead"], rate),
+        false_convergence(similarity.numpy(), (exits < model.depth).double().numpy()),
+    ]
+    return {
+        "model": name,
+        "weights": sha256_of(model.folder / "model.safetensors"),
+        "depth": model.depth,
+        "width": pooled.shape[2],
+        "sentences": {
+            "source": chosen.source,
+            "n": len(chosen.sentences),
+            "mean_tokens": tokens.double().mean().item(),
+        },
+        "exit_rule": {
+            "threshold": rule.threshold,
+            "min_layer": rule.min_layer,
+            "patience": rule.patience,
+        },
+        "verdict": diagnosis["verdict"],
+        "advice": advice(diagnosis, model.depth),
+        "symptoms": [vars(symptom) for symptom in symptoms],
+        "checklist": checklist(diagnosis["exit"]),
+        "diagnosis": diagnosis,
+        "latency": speed,
+        "environment": environment(str(model.device)),
+        "seconds": time.perf_counter() - started,
+    }
+
+
+def default_rule(model: LeapEncoder) -> ExitRule:
+    """The rule of the model's own leap.json; else the paper's theta, with l_min at half the depth.
+
+    The paper's l_min is 6 of 12 layers.
+    """
+    if (model.folder / "leap.json").is_file():
+        return model.rule
+    return ExitRule(threshold=0.95, min_layer=max(1, model.depth // 2), patience=1)
+
+
+def settings_of(depth: int) -> EvaluationSettings:
+    """How the doctor examines; the sweep tries every l_min."""
+    return EvaluationSettings(
+        batch_size=BATCH,
+        device="auto",
+        primary_set="none",
+        nn_k=10,
+        length_bins=[8, 16, 32, 64, 128],
+        sweep=SweepSettings(
+            thresholds=[0.90, 0.92, 0.93, 0.95, 0.97, 0.99],
+            min_layers=list(range(2, max(depth, 3))),
+            patience=[1],
+        ),
+        cache_gb=0.0,
+        bootstrap=1000,
+        seed=17,
+    )
+
+
+def checklist(figures: dict[str, Any]) -> list[dict[str, Any]]:
+    """The paper's deployment checklist on the exited mixture."""
+    rows = [
+        ("share that leaves early", "rate", ENOUGH_EXITS, figures["rate"] > ENOUGH_EXITS),
+        ("similarity at exit", "similarity", NEAR, figures["similarity"] >= NEAR),
+        ("neighbours kept (NN@10)", "nn_at_10", ENOUGH_NEIGHBOURS, figures["nn_at_10"] >= ENOUGH_NEIGHBOURS),
+    ]
+    return [
+        {
+            "name": name,
+            "value": figures[key],
+            "bound": f"{'>' if key == 'rate' else '>='} {bound:g}",
+            "passed": passed,
+        }
+        for name, key, bound, passed in rows
+    ]
+
+
+def advice(diagnosis: dict[str, Any], depth: int) -> str:
+    """The verdict in plain words, with the figures that it rests on and what to do."""
+    exits, best = diagnosis["exit"], diagnosis["recommended"]
+    layers = f"{exits['expected_layers']:.1f} of {depth} layers"
+    if diagnosis["verdict"] == "never exits":
+        words = (
+            f"Early exit saves next to nothing on this model: {exits['rate']:.1%} of the sentences leave "
+            f"before the last layer, {layers} are computed on average. Run it at full depth."
+        )
+    elif diagnosis["verdict"] == "exits and is near":
+        words = (
+            f"Early exit works on this model: {exits['rate']:.1%} of the sentences leave early, {layers} are "
+            f"computed on average, and the vectors stay near full depth (cosine {exits['similarity']:.3f})."
+        )
+        if exits["nn_at_10"] < ENOUGH_NEIGHBOURS:
+            words += (
+                f" But only {exits['nn_at_10']:.0%} of the nearest neighbours stay the same: measure your "
+                "retrieval before you rely on it."
+            )
+    else:
+        words = (
+            f"Do not switch early exit on: {exits['rate']:.1%} of the sentences leave early because their "
+            f"vectors stand still, but far from where they would end (cosine {exits['similarity']:.3f} to "
+            f"full depth, {exits['nn_at_10']:.0%} of the nearest neighbours kept). The exit rate alone looks "
+            "like a success."
+        )
+    return f"{words} {_way_out(diagnosis['verdict'], best)}"
+
+
+def _way_out(verdict: str, best: dict[str, Any] | None) -> str:
+    if best is None:
+        return (
+            "No threshold or first layer that was tried passes the deployment checklist: the model has to be "
+            "trained for early exit (LEAP)."
+        )
+    rule = f"theta {best['threshold']:g} from layer {best['min_layer']} on"
+    found = (
+        f"{best['expected_layers']:.1f} layers, cosine {best['similarity']:.3f}, {best['nn_at_10']:.0%} of "
+        "the neighbours kept"
+    )
+    if verdict == "exits and is near":
+        return f"The fewest layers that pass the checklist on these sentences: {rule} ({found})."
+    return f"With {rule} it would pass the checklist on these sentences: {found}."

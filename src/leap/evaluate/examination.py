@@ -1,0 +1,171 @@
+"""All that diagnose.json says: the diagnosis, every exit strategy, the sweep, likeness to the teacher.
+
+One pass over the sentences is all it needs; everything here starts from pooled layers that are there already.
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from leap.core.errors import UserError
+from leap.core.settings.evaluation import EvaluationSettings
+from leap.data.pairs import Pairs
+from leap.evaluate.diagnosis import diagnose
+from leap.evaluate.encode import full_and_exited, layer_vectors, token_counts
+from leap.evaluate.judge import Judge, ScoredPairs
+from leap.evaluate.likeness import likeness
+from leap.evaluate.neighbours import KeptNeighbours
+from leap.evaluate.strategies import Strategy, own_strategies, strategies
+from leap.evaluate.sweep import sweep
+from leap.evaluate.token_thresholds import chosen_thresholds, cross_fitted
+from leap.evaluate.vector_cache import vector_cache
+from leap.evidence.bounds import recommended
+from leap.exits import LeapEncoder
+from leap.exits.rules import ExitRule, at_layers, converged
+
+BY_TOKENS = "by_tokens"
+
+
+def measure_exits(
+    model: LeapEncoder, teacher: Path, pairs: Pairs, settings: EvaluationSettings, vectors: Path
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Diagnose a model on the unique sentences of scored pairs, with its own exit rule.
+
+    Args:
+        model: the encoder.
+        teacher: the folder of the model that its neighbours are compared with.
+        pairs: the sentences, and scores for Spearman's correlation.
+        settings: neighbours, batches, bins, resamples, the sweep and the bound of the cache.
+        vectors: the folder of the vector cache.
+
+    Returns:
+        Everything in diagnose.json below its head, and the columns of diagnose.parquet.
+
+    Raises:
+        UserError: there are fewer sentences than neighbours.
+    """
+    sentences = pairs.sentences()
+    if len(sentences) <= settings.nn_k:
+        raise UserError(
+            f"evaluation.nn_k: {len(sentences)} sentences of {settings.primary_set} have no {settings.nn_k} "
+            "neighbours each; lower nn_k or choose a larger primary_set"
+        )
+    cache = vector_cache(settings.cache_gb, vectors)
+    pooled = layer_vectors(model, sentences, settings.batch_size, cache)
+    tokens = token_counts(model, sentences)
+    other = LeapEncoder(teacher, settings.device)
+    reference = full_and_exited(other, sentences, other.rule, settings.batch_size, "teacher", cache).full
+    means, rows = sentence_scores(pooled, tokens, sentences, reference, model.rule, settings.nn_k)
+    own = own_strategies(model, model.rule)
+    return {
+        "n": len(sentences),
+        "set": settings.primary_set,
+        **examine(pooled, tokens, pairs_among(pairs, sentences), model.rule, settings, own),
+        "teacher": means,
+    }, rows
+
+
+def examine(
+    pooled: Tensor,
+    tokens: Tensor,
+    pairs: ScoredPairs | None,
+    rule: ExitRule,
+    settings: EvaluationSettings,
+    own: Mapping[str, Strategy] | None = None,
+) -> dict[str, Any]:
+    """A model's diagnosis, its exit strategies side by side, the sweep and the recommended point.
+
+    Args:
+        pooled: [L + 1, N, D] float32, of unique sentences.
+        tokens: [N] int64, their lengths.
+        pairs: scored pairs among them, for Spearman's correlation; none leaves it out.
+        rule: the deployable rule.
+        settings: neighbours, resamples, bins, and what is swept.
+        own: strategies that belong to the model (`leap.evaluate.strategies`).
+    """
+    kept = KeptNeighbours(pooled, settings.nn_k)
+    judge = Judge(kept, pairs)
+    chosen = settings.sweep
+    points = sweep(pooled, judge, chosen.thresholds, chosen.min_layers, chosen.patience)
+    edges = settings.length_bins
+    return {
+        **diagnose(kept, rule, tokens, edges, settings.bootstrap, settings.seed),
+        "strategies": strategy_rows(pooled, tokens, judge, rule, settings, own),
+        "token_thresholds": chosen_thresholds(pooled, tokens, rule, chosen.thresholds, edges),
+        "sweep": points,
+        "recommended": recommended(points),
+    }
+
+
+def strategy_rows(
+    pooled: Tensor,
+    tokens: Tensor,
+    judge: Judge,
+    rule: ExitRule,
+    settings: EvaluationSettings,
+    own: Mapping[str, Strategy] | None = None,
+) -> list[dict[str, Any]]:
+    """A row a strategy: its name, whether it can be deployed, and the judge's figures and gains.
+
+    `by_tokens` is `converged` with a threshold for each length, chosen on the other half of the sentences; it
+    is left out where there are too few.
+    """
+    chosen = {name: choose(pooled) for name, choose in strategies(rule, len(pooled) - 1, own).items()}
+    fitted = cross_fitted(pooled, tokens, rule, settings.sweep.thresholds, settings.length_bins)
+    if fitted is not None:
+        chosen[BY_TOKENS] = fitted
+    return [
+        {"strategy": name, "deployable": name != "near_final", **figures, **judge.gains(figures)}
+        for name, exits in chosen.items()
+        for figures in (judge(exits),)
+    ]
+
+
+def sentence_scores(
+    pooled: Tensor,
+    tokens: Tensor,
+    sentences: Sequence[str],
+    teacher: Tensor,
+    rule: ExitRule,
+    k: int,
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Likeness to the teacher, as means and a sentence.
+
+    Args:
+        pooled: [L + 1, N, D] float32.
+        tokens: [N] int64.
+        sentences: [N].
+        teacher: [N, T] float32, the teacher's vectors of them.
+        rule: the deployable rule.
+        k: neighbours.
+
+    Returns:
+        `teacher` of diagnose.json, and the columns of diagnose.parquet.
+    """
+    exits = converged(pooled, rule)
+    alike = {
+        "full": likeness(pooled[-1], teacher, k),
+        "exit": likeness(at_layers(pooled, exits), teacher, k),
+    }
+    means = {name: value for mode, item in alike.items() for name, value in item.figures(mode).items()}
+    columns: dict[str, Any] = {
+        "sentence": list(sentences),
+        "tokens": tokens.numpy(),
+        "layer": exits.numpy(),
+        **{f"teacher_nn_at_10_{mode}": item.neighbours for mode, item in alike.items()},
+        **{f"teacher_similarity_{mode}": item.similarity for mode, item in alike.items()},
+    }
+    return means, columns
+
+
+def pairs_among(pairs: Pairs, sentences: Sequence[str]) -> ScoredPairs:
+    """Scored pairs by their sides' places among unique sentences, which hold all of them."""
+    place = {sentence: number for number, sentence in enumerate(sentences)}
+    one, two = (
+        torch.tensor([place[text] for text in side], dtype=torch.int64)
+        for side in (pairs.sentence1, pairs.sentence2)
+    )
+    return ScoredPairs(one, two, pairs.scores)

@@ -1,0 +1,67 @@
+"""NN@k: how many of a sentence's nearest neighbours stay the same (paper, Appendix "NN@10")."""
+
+import torch
+from torch import Tensor
+
+from leap.evaluate.search import nearest
+from leap.exits.rules import at_layers
+
+
+def neighbours(vectors: Tensor, k: int) -> Tensor:
+    """Each vector's k nearest others by cosine.
+
+    Args:
+        vectors: [N, D].
+        k: below N.
+
+    Returns:
+        [N, k] int64, best first.
+
+    Raises:
+        ValueError: there are not k others.
+    """
+    if k >= len(vectors):
+        raise ValueError(f"{len(vectors)} vectors have no {k} neighbours each")
+    return nearest(vectors, vectors, k, own=torch.arange(len(vectors)))
+
+
+def overlap(found: Tensor, reference: Tensor) -> Tensor:
+    """The share of each row's reference neighbours that were found.
+
+    Args:
+        found: [N, k] int64, no index twice in a row.
+        reference: [N, k], the same.
+
+    Returns:
+        [N] float64 in [0, 1].
+    """
+    shared = (found[:, :, None] == reference[:, None, :]).any(2)
+    return shared.double().mean(1)
+
+
+class KeptNeighbours:
+    """NN@k of any choice of layers against full depth; a choice that was seen before costs nothing.
+
+    The vectors at the chosen layers are an index of their own, compared with an index of full-depth vectors.
+    """
+
+    def __init__(self, pooled: Tensor, k: int) -> None:
+        """Finds the neighbours at full depth.
+
+        Args:
+            pooled: [L + 1, N, D] float32.
+            k: below N.
+        """
+        self.pooled = pooled
+        self.k = k
+        self._reference = neighbours(pooled[-1], k)
+        self._seen: dict[bytes, Tensor] = {}
+
+    def __call__(self, layers: Tensor | int) -> Tensor:
+        """Each text's share of kept neighbours, [N] float64; one layer for all, or [N] int64."""
+        chosen = torch.as_tensor(layers, dtype=torch.int64).expand(self.pooled.shape[1])
+        key = chosen.contiguous().numpy().tobytes()
+        if key not in self._seen:
+            found = neighbours(at_layers(self.pooled, chosen), self.k)
+            self._seen[key] = overlap(found, self._reference)
+        return self._seen[key]

@@ -1,0 +1,156 @@
+"""Encoded vectors on disk, by content: whoever asks for the same vectors again reads them.
+
+A file's name says what it holds: the hash of the model's files, of the code that computes, of the texts and
+of how they were encoded. So nothing ever has to be invalidated; what was not used for longest is deleted once
+the files together exceed the bound. Files appear whole; one whose content is not what was written is deleted.
+"""
+
+import hashlib
+import logging
+import os
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError
+from torch import Tensor
+
+import leap.models
+from leap.core.files import sha256_of, sha256_of_json, whole_file
+from leap.core.tensor_files import DamagedError, load_sealed, save_sealed
+from leap.exits import LeapEncoder, rules
+
+# Beside the other data, in a folder that git ignores.
+FOLDER = Path("data/vectors")
+# The exit settings of a model folder do not change what its layers compute.
+NOT_OF_THE_MODEL = "leap.json"
+
+logger = logging.getLogger(__name__)
+
+Vectors = dict[str, Tensor]
+
+
+@dataclass(frozen=True)
+class VectorCache:
+    """A bounded folder of vectors.
+
+    folder: holds one file an entry.
+    limit: bytes of all files together; an entry that is larger is not kept.
+    """
+
+    folder: Path
+    limit: int
+
+    def vectors(
+        self, model: LeapEncoder, texts: Sequence[str], what: str, compute: Callable[[], Vectors]
+    ) -> Vectors:
+        """The vectors of texts, read if they are there, else computed and kept.
+
+        Args:
+            model: what encodes them.
+            texts: in the order of the vectors' rows.
+            what: which vectors, with all that they depend on beside the model and the texts.
+            compute: makes them.
+        """
+        path = self.folder / f"{entry_name(model, texts, what)}.safetensors"
+        found = _read(path)
+        if found is None:
+            found = compute()
+            self._keep(path, found)
+        return found
+
+    def _keep(self, path: Path, vectors: Vectors) -> None:
+        if sum(tensor.nbytes for tensor in vectors.values()) > self.limit:
+            return
+        try:
+            with whole_file(path) as beside:
+                save_sealed(vectors, beside)
+                _used_now(beside)
+            self._make_room(path)
+        except (OSError, SafetensorError) as error:
+            # The vectors are there, only not for the next one who asks.
+            logger.warning("%s could not be written (%s): encoding is repeated next time", path, error)
+
+    def _make_room(self, newest: Path) -> None:
+        """Deletes what was not used for longest."""
+        files = []
+        for file in self.folder.glob("*.safetensors"):
+            try:
+                files.append((file.stat().st_mtime_ns, file.stat().st_size, file))
+            except FileNotFoundError:
+                continue  # another process made room meanwhile
+        excess = sum(size for _, size, _ in files) - self.limit
+        for _, size, file in sorted(files):
+            if excess <= 0:
+                return
+            if file != newest:
+                file.unlink(missing_ok=True)
+                excess -= size
+
+
+def vector_cache(gigabytes: float, folder: Path = FOLDER) -> VectorCache | None:
+    """The cache of `evaluation.cache_gb`, none for 0."""
+    return VectorCache(folder, int(gigabytes * 1e9)) if gigabytes else None
+
+
+def entry_name(model: LeapEncoder, texts: Sequence[str], what: str) -> str:
+    """The sha256 of all that vectors depend on, in hex."""
+    return sha256_of_json(
+        {
+            "model": model_files(model.folder),
+            "max_length": model.tokenizer.max_length,
+            "code": _code(),
+            "torch": torch.__version__,
+            "device": str(model.device),
+            "texts": texts_hash(texts),
+            "what": what,
+        }
+    )
+
+
+def model_files(folder: Path) -> dict[str, str]:
+    """The sha256 of each file of a model folder that its vectors may depend on, by its path there."""
+    files = [*folder.rglob("*.json"), *folder.rglob("*.safetensors"), *folder.rglob("vocab.txt")]
+    kept = sorted(file for file in files if file.name != NOT_OF_THE_MODEL)
+    return {file.relative_to(folder).as_posix(): sha256_of(file) for file in kept}
+
+
+def texts_hash(texts: Sequence[str]) -> str:
+    """The sha256 of texts in their order; no two lists share the bytes that are hashed."""
+    digest = hashlib.sha256()
+    for text in texts:
+        data = text.encode("utf-8", "surrogatepass")
+        digest.update(len(data).to_bytes(8, "little"))
+        digest.update(data)
+    return digest.hexdigest()
+
+
+@lru_cache
+def _code() -> dict[str, str]:
+    """The modules that compute vectors and exit layers."""
+    files = [*Path(str(leap.models.__file__)).parent.glob("*.py"), Path(rules.__file__)]
+    return {file.name: sha256_of(file) for file in sorted(files)}
+
+
+def _read(path: Path) -> Vectors | None:
+    try:
+        found, _ = load_sealed(path)
+    except FileNotFoundError:
+        return None
+    except (OSError, DamagedError) as error:
+        logger.warning("%s is damaged (%s): it is deleted and encoded anew", path, error)
+        path.unlink(missing_ok=True)
+        return None
+    _used_now(path)
+    return found
+
+
+def _used_now(path: Path) -> None:
+    """Makes a file the last one to go when room is needed; the kernel's own times are coarser."""
+    now = time.time_ns()
+    with suppress(FileNotFoundError):
+        os.utime(path, ns=(now, now))

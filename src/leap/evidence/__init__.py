@@ -1,0 +1,1 @@
+"""Evidence files, and the statistics on them: intervals, correlations, paired comparisons."""

@@ -1,0 +1,33 @@
+"""The bounds of the paper's deployment checklist: the gate's three, for words and recommendations."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+# More sentences than this must leave before the last layer.
+ENOUGH_EXITS = 0.5
+# Mean cosine of the exited mixture to full depth.
+NEAR = 0.94
+# NN@10 of the exited mixture.
+ENOUGH_NEIGHBOURS = 0.80
+
+
+def passes(figures: Mapping[str, Any]) -> bool:
+    """Whether the exited mixture keeps all three, by its `rate`, `similarity` and `nn_at_10`."""
+    return bool(
+        figures["rate"] > ENOUGH_EXITS
+        and figures["similarity"] >= NEAR
+        and figures["nn_at_10"] >= ENOUGH_NEIGHBOURS
+    )
+
+
+def recommended(points: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
+    """The exit rule to use: of those that pass, the one of fewest expected layers, and of those the nearest.
+
+    Args:
+        points: of `leap.evaluate.sweep`.
+
+    Returns:
+        The point; null where none passes.
+    """
+    passing = [point for point in points if point["passes"]]
+    return min(passing, key=lambda point: (point["expected_layers"], -point["similarity"]), default=None)

@@ -1,0 +1,290 @@
+"""Evidence: the JSON files that say what was measured, on which checkpoint, data and machine.
+
+`head` opens every file and `write_evidence` seals it; `read_evidence` collects the files of one checkpoint
+and refuses what does not belong together. docs/architecture.md, "Evidence", lists the content.
+"""
+
+import sys
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import leap
+from leap.core.environment import environment
+from leap.core.errors import UserError
+from leap.core.files import CHANGED, read_json_as_it_is, sha256_of, sha256_of_json, was_changed, write_sealed
+from leap.core.settings import Settings
+from leap.core.stage import Run
+from leap.evidence.score_table import Column, write_scores
+
+WEIGHTS = "model.safetensors"
+# Files of a model folder that say something of the others and change no vector.
+NOT_SERVED = ("README.md", "SHA256SUMS")
+# What every evidence file has beside its figures.
+HEAD = (
+    *("kind", "variant", "seed", "checkpoint", "model", "exit_rule"),
+    *("settings", "data", "code", "environment", "scores", "seal"),
+)
+PACKAGE = Path(leap.__file__).parent
+# The packages of leap whose code decides what is measured.
+MEASURING = ("leap.data.", "leap.evaluate.", "leap.exits.", "leap.models.")
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """All evidence of one checkpoint, each file's content as it was written."""
+
+    variant: str
+    seed: int
+    # sha256 of model.safetensors; null where neither model nor evidence is there yet
+    checkpoint: str | None
+    diagnose: dict[str, Any] | None
+    sts: dict[str, dict[str, Any]]
+    retrieval: dict[str, dict[str, Any]]
+    latency: dict[str, Any] | None
+
+
+def head(
+    kind: str,
+    settings: Settings,
+    variant: str,
+    seed: int,
+    checkpoint_folder: Path,
+    data_files: Iterable[Path],
+    device: str,
+    set_name: str | None = None,
+) -> dict[str, Any]:
+    """How every evidence file opens.
+
+    Args:
+        kind: "diagnose", "sts", "retrieval" or "latency".
+        settings: the exit settings are the variant's.
+        variant: the variant's name.
+        seed: the seed of its training.
+        checkpoint_folder: holds model.safetensors.
+        data_files: what was measured on; a folder stands for all files in it.
+        device: where the model ran, "cpu" or "cuda".
+        set_name: the set of pairs or the collection that was measured, where there are several.
+
+    Raises:
+        UserError: the checkpoint or a data file is missing.
+    """
+    return {
+        "kind": kind,
+        "variant": variant,
+        "seed": seed,
+        "checkpoint": checkpoint_hash(checkpoint_folder),
+        "model": model_hash(checkpoint_folder),
+        "exit_rule": exit_rule(settings, variant),
+        "settings": measured_settings(kind, settings, set_name),
+        "data": data_hashes(data_files),
+        "code": loaded_code(),
+        "environment": environment(device),
+    }
+
+
+def record(
+    run: Run,
+    kind: str,
+    figures: dict[str, Any],
+    data: Iterable[Path],
+    device: str,
+    table: dict[str, Column] | None = None,
+) -> None:
+    """Write one evidence file of the run's checkpoint, the table of its rows first.
+
+    Args:
+        run: names the checkpoint and, for sts and retrieval, the set.
+        kind: "diagnose", "sts", "retrieval" or "latency".
+        figures: what was measured.
+        data: what it was measured on; a folder stands for all files in it.
+        device: where the model ran.
+        table: a value a row, by column; for what is compared row by row.
+    """
+    path = run.checkpoint.evidence(kind, run.set or None)
+    opening = head(
+        kind,
+        *(run.settings, run.variant, run.seed, run.checkpoint.model, data, device, run.set or None),
+    )
+    if table is not None:
+        write_scores(path.with_suffix(".parquet"), table)
+    write_evidence(path, {**opening, **figures})
+
+
+def write_evidence(path: Path, content: dict[str, Any]) -> None:
+    """Writes an evidence file, sealed: `seal` is the sha256 of all else, so that a later edit shows.
+
+    `scores` is the sha256 of the table beside it, which is written first.
+    """
+    table = path.with_suffix(".parquet")
+    scores = {"scores": sha256_of(table)} if table.is_file() else {}
+    write_sealed(path, {**content, **scores})
+
+
+def measured_settings(kind: str, settings: Settings, set_name: str | None) -> dict[str, Any]:
+    """The settings beside the exit rule that a measurement depends on: those that DVC measures anew for."""
+    chosen: dict[str, Any] = {"evaluation": settings.evaluation}
+    if kind == "latency":
+        chosen["latency"] = settings.latency
+    if kind == "sts" and set_name is not None:
+        chosen[f"similarity.{set_name}"] = settings.similarity[set_name]
+    if kind == "retrieval" and set_name is not None:
+        chosen[f"retrieval.{set_name}"] = settings.retrieval[set_name]
+    return {name: block.model_dump(mode="json") for name, block in chosen.items()}
+
+
+def loaded_code() -> dict[str, str]:
+    """The sha256 of every module of this package that this process measures with, by its path in it."""
+    files = [
+        Path(module.__file__)
+        for name, module in list(sys.modules.items())
+        if name.startswith(MEASURING) and module.__file__ is not None
+    ]
+    return {file.relative_to(PACKAGE).as_posix(): sha256_of(file) for file in sorted(files)}
+
+
+def exit_rule(settings: Settings, variant: str) -> dict[str, Any]:
+    """The variant's exit settings as evidence names them."""
+    return settings.variant(variant).exit.rule()
+
+
+def checkpoint_hash(folder: Path) -> str:
+    """What identifies a checkpoint: the sha256 of its weights.
+
+    Raises:
+        UserError: there are no weights in the folder.
+    """
+    weights = folder / WEIGHTS
+    if not weights.is_file():
+        raise UserError(f"{weights} is missing: `dvc repro` trains it")
+    return sha256_of(weights)
+
+
+def model_hash(folder: Path) -> str:
+    """What identifies a model: the sha256 of all files that make its vectors, whatever their names.
+
+    Weights, configuration, tokenizer, pooling, prompts, exit rule, heads, lens and calibration: two folders with
+    the same hash serve the same vectors by the same code.
+    """
+    files = sorted(path for path in folder.rglob("*") if path.is_file() and path.name not in NOT_SERVED)
+    return sha256_of_json({path.relative_to(folder).as_posix(): sha256_of(path) for path in files})
+
+
+def data_hashes(paths: Iterable[Path]) -> dict[str, str]:
+    """The sha256 of each file by its path in the project; a folder stands for all files in it.
+
+    Raises:
+        UserError: a path does not exist.
+    """
+    hashes: dict[str, str] = {}
+    for path in paths:
+        if not path.exists():
+            raise UserError(f"{path} is missing: `dvc repro` extracts it")
+        files = sorted(file for file in path.rglob("*") if file.is_file()) if path.is_dir() else [path]
+        hashes |= {_project_name(file): sha256_of(file) for file in files}
+    return hashes
+
+
+def evidence_files(variant: str, seed: int, settings: Settings, root: Path) -> dict[str, Path]:
+    """Where the evidence of one checkpoint lies, only the sets named in the settings: {"sts/x": path}."""
+    names = ["diagnose", *(f"sts/{name}" for name in settings.similarity)]
+    names += [*(f"retrieval/{name}" for name in settings.retrieval), "latency"]
+    return {name: root / f"{variant}-{seed}" / f"{name}.json" for name in names}
+
+
+def read_evidence(
+    variant: str,
+    seed: int,
+    settings: Settings,
+    root: Path = Path("evaluations"),
+    models: Path | None = Path("models"),
+    complete: bool = True,
+    latency: bool = True,
+) -> Evidence:
+    """Collects the evidence of one checkpoint.
+
+    Args:
+        variant: the variant's name.
+        seed: the seed of its training.
+        settings: name the sets and the exit settings that the evidence must have.
+        root: the folder of all evidence.
+        models: the folder of all checkpoints; null compares the files with each other only.
+        complete: false leaves out what is missing, for a report of what there is.
+        latency: false leaves out a latency that is missing.
+
+    Raises:
+        UserError: a file is missing (if complete), or was measured on another checkpoint, on another
+            checkpoint than the other files, or with other exit settings, or was edited since.
+    """
+    rule = exit_rule(settings, variant)  # first, for it knows whether there is such a variant
+    checkpoint = None
+    if models is not None:
+        folder = models / f"{variant}-{seed}"
+        checkpoint = checkpoint_hash(folder) if complete or (folder / WEIGHTS).is_file() else None
+    files = evidence_files(variant, seed, settings, root)
+    wanted = {name for name in files if complete and (latency or name != "latency")}
+    found = {name: read_evidence_file(path) for name, path in files.items() if name in wanted or path.is_file()}
+    refuse_changed({files[name]: content for name, content in found.items()})
+    for name, content in found.items():
+        checkpoint = checkpoint or content.get("checkpoint")
+        _belongs(files[name], content, checkpoint, rule)
+    return Evidence(
+        variant=variant,
+        seed=seed,
+        checkpoint=checkpoint,
+        diagnose=found.get("diagnose"),
+        sts=_below("sts/", found),
+        retrieval=_below("retrieval/", found),
+        latency=found.get("latency"),
+    )
+
+
+def read_evidence_file(path: Path) -> dict[str, Any]:
+    """One file as it is, its seal not compared yet.
+
+    Raises:
+        UserError: it is missing, or holds no JSON object.
+    """
+    content = read_json_as_it_is(path, "dvc repro")
+    if not isinstance(content, dict):
+        raise UserError(f"{path} holds no evidence: delete it, `dvc repro` measures again")
+    return content
+
+
+def refuse_changed(contents: Mapping[Path, dict[str, Any]]) -> None:
+    """Refuses files that were changed after they were written, all of them at once.
+
+    Raises:
+        UserError: a seal does not fit.
+    """
+    changed = [f"  - {path} {CHANGED}" for path, content in contents.items() if was_changed(content)]
+    if changed:
+        raise UserError(
+            "evidence is refused:\n" + "\n".join(changed) + "\ndelete it, and `dvc repro` measures again"
+        )
+
+
+def _belongs(path: Path, content: dict[str, Any], checkpoint: str | None, rule: dict[str, Any]) -> None:
+    measured = str(content.get("checkpoint"))
+    if measured != checkpoint:
+        raise UserError(
+            f"{path} was measured on checkpoint {measured[:12]}, not on {str(checkpoint)[:12]}, "
+            "the one there is now: `dvc repro` measures again"
+        )
+    if content.get("exit_rule") != rule:
+        raise UserError(
+            f"{path} was measured with exit settings {content.get('exit_rule')}, "
+            f"the settings say {rule}: `dvc repro` measures again"
+        )
+
+
+def _below(prefix: str, found: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    return {name.removeprefix(prefix): item for name, item in found.items() if name.startswith(prefix)}
+
+
+def _project_name(file: Path) -> str:
+    # A path outside the project says something about this machine, not about the data.
+    if not file.is_absolute():
+        return file.as_posix()
+    return file.relative_to(Path.cwd()).as_posix() if file.is_relative_to(Path.cwd()) else file.name

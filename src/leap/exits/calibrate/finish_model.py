@@ -1,0 +1,104 @@
+"""From a student to the model that is judged and served: exit rule, exit heads and tested thresholds beside it."""
+
+import logging
+import shutil
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+from leap.core.checksums import write_sums
+from leap.core.errors import UserError
+from leap.core.files import whole_folder, write_sealed
+from leap.core.settings import VariantSettings
+from leap.core.settings.training import CalibrationSettings
+from leap.exits.calibrate.calibrate_folder import Calibrated, calibrate, lines, needed_sentences
+from leap.exits.calibrate.fit_heads import fit_heads
+from leap.exits.calibrate.risk import Demand
+from leap.exits.calibration import FILE as CALIBRATION
+from leap.exits.leap_encoder import LeapEncoder
+from leap.exits.rules import ExitRule
+from leap.models.find import CHANGING
+from leap.models.packed_encoder import EncoderConfig
+
+log = logging.getLogger(__name__)
+
+BATCH_SIZE = 256
+
+
+def finish_model(
+    student: Path,
+    target: Path,
+    variant: VariantSettings,
+    training_text: Sequence[str],
+    held_out: Sequence[str],
+) -> Calibrated | None:
+    """Write a copy of a student with its exit rule, heads and calibration, whole or not at all.
+
+    Args:
+        student: what `train` wrote.
+        target: models/<variant>-<seed>.
+        variant: `exit` says what to make.
+        training_text: the sentences that the exit heads are fitted on.
+        held_out: the sentences that the thresholds are tested on, never seen in training.
+
+    Returns:
+        The calibration, none where the settings ask for none.
+
+    Raises:
+        UserError: the student is missing, the rule does not fit its depth, or there are too few sentences.
+    """
+    if not student.is_dir():
+        raise UserError(f"{student} is missing: `dvc repro` or `python stages/train.py` trains it")
+    wanted = variant.exit.calibration
+    if wanted is not None:
+        check_held_out(held_out, wanted)
+    found = None
+    with whole_folder(target) as temporary:
+        shutil.copytree(student, temporary, dirs_exist_ok=True)
+        write_rule(temporary, variant)
+        write_sums(temporary, CHANGING)
+        model = LeapEncoder(temporary, variant.train.device)
+        # A ready checkpoint keeps the heads and the calibration that it came with, unless others are asked for.
+        if variant.exit.heads:
+            fit_heads(pooled for _, pooled in model.pooled_layers(training_text, BATCH_SIZE)).save(temporary)
+        if wanted is not None:
+            (temporary / CALIBRATION).unlink(missing_ok=True)
+            found = calibrate(model, held_out, demand(wanted), batch_size=BATCH_SIZE)
+            found.save(temporary)
+    for line in [] if found is None else lines(found):
+        log.info("%s, calibrated: %s", target, line)
+    return found
+
+
+def write_rule(folder: Path, variant: VariantSettings) -> None:
+    """Write leap.json, the exit rule that LeapEncoder uses by default.
+
+    Raises:
+        UserError: the rule does not fit the model's depth.
+    """
+    rule = ExitRule(**variant.exit.rule())
+    try:
+        rule.check_depth(EncoderConfig.load(folder).layers)
+    except ValueError as error:
+        raise UserError(f"variants.{variant.name}.exit does not fit the model: {error}") from None
+    write_sealed(folder / "leap.json", {"exit": asdict(rule)})
+
+
+def check_held_out(sentences: Sequence[str], settings: CalibrationSettings) -> None:
+    """Refuse, before any work, what could not be calibrated at its end.
+
+    Raises:
+        UserError: there are too few sentences.
+    """
+    least = needed_sentences(demand(settings))
+    if len(sentences) < least:
+        raise UserError(
+            f"data/held_out.parquet has {len(sentences)} sentences, and exit.calibration with risk "
+            f"{settings.risk} at confidence {settings.confidence} needs {least}: raise data.held_out, or set "
+            "exit.calibration to null"
+        )
+
+
+def demand(settings: CalibrationSettings) -> Demand:
+    """The settings as `leap calibrate` names them."""
+    return Demand(settings.floor, settings.risk, settings.confidence)

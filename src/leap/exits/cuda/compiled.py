@@ -1,0 +1,178 @@
+"""Compiling and launching the CUDA kernel, through the CUDA bindings that torch for CUDA brings along.
+
+A compiled kernel is kept in the user's cache folder under the hash of all it was made from, so it is compiled
+once a machine. Only whole files are ever there; one that the driver refuses is made anew.
+"""
+
+import ctypes
+import logging
+import os
+import struct
+from collections.abc import Callable
+from importlib.resources import files
+from pathlib import Path
+from threading import Lock
+from typing import Any
+
+import torch
+
+from leap.core.files import sha256_of_json, whole_file
+from leap.exits.cuda.tiles import WARPS, TileShape
+from leap.models.packed_encoder import EncoderConfig
+
+log = logging.getLogger(__name__)
+
+# The fields of encoder.cu's Arguments: 20 pointers, 6 numbers, epsilon.
+ARGUMENTS = struct.Struct("<20Q6if")
+
+
+class Kernel:
+    """encoder.cu, compiled for one shape on one device."""
+
+    def __init__(self, config: EncoderConfig, shape: TileShape, dtype: torch.dtype, device: torch.device) -> None:
+        """Compiles, which takes seconds.
+
+        Raises:
+            RuntimeError: the compiler or the driver refuses.
+        """
+        from cuda.bindings import driver  # only CUDA machines have it
+
+        self._prepare(driver, shape.shared_bytes(config))
+        with torch.cuda.device(device):
+            torch.cuda.current_stream(device).synchronize()  # the device's context is there
+            self._module = _module(driver, definitions(config, shape, dtype), architecture(device))
+            self._function = checked(driver.cuModuleGetFunction(self._module, b"encode"))
+            dynamic = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+            checked(driver.cuFuncSetAttribute(self._function, dynamic, self._shared_bytes))
+
+    def _prepare(self, driver: Any, shared_bytes: int) -> None:
+        self._driver = driver
+        self._shared_bytes = shared_bytes
+        self._buffer = ctypes.create_string_buffer(-(-ARGUMENTS.size // 8) * 8)
+        self._pointers = (ctypes.c_void_p * 1)(ctypes.addressof(self._buffer))
+        self._lock = Lock()
+
+    def launch(self, blocks: int, stream: int, *arguments: float) -> None:
+        """Launches on a stream.
+
+        Cooperative: all blocks run at once or the launch fails, so their waiting for one another is safe.
+
+        Args:
+            blocks: of the grid.
+            stream: its handle.
+            arguments: the fields of ARGUMENTS.
+        """
+        with self._lock:
+            ARGUMENTS.pack_into(self._buffer, 0, *arguments)
+            launched = self._driver.cuLaunchCooperativeKernel(
+                self._function,
+                *(blocks, 1, 1),
+                *(32 * WARPS, 1, 1),
+                self._shared_bytes,
+                stream,
+                ctypes.addressof(self._pointers),
+            )
+        checked(launched)
+
+
+def definitions(config: EncoderConfig, shape: TileShape, dtype: torch.dtype) -> dict[str, int]:
+    """What encoder.cu leaves to the compiler's command line."""
+    attend, project, widen, narrow = shape.warps
+    return {
+        "D": config.width,
+        "F": config.intermediate,
+        "HEADS": config.heads,
+        "MT": shape.rows16,
+        "PROJECT": shape.project,
+        "WIDEN": shape.widen,
+        "NARROW": shape.narrow,
+        "ATTEND_NW": attend,
+        "PROJECT_NW": project,
+        "WIDEN_NW": widen,
+        "NARROW_NW": narrow,
+        **({"BF16": 1} if dtype == torch.bfloat16 else {}),
+    }
+
+
+def source() -> str:
+    """encoder.cu."""
+    return (files("leap") / "exits" / "cuda" / "encoder.cu").read_text()
+
+
+def cache_folder() -> Path:
+    """Where compiled kernels are kept: leap-pipeline/kernels in XDG_CACHE_HOME, else in ~/.cache."""
+    root = os.environ.get("XDG_CACHE_HOME")
+    return (Path(root) if root else Path.home() / ".cache") / "leap-pipeline" / "kernels"
+
+
+def kept_binary(options: list[str], compiler: str, make: Callable[[], bytes], anew: bool = False) -> bytes:
+    """The compiled kernel from the cache; made and put there where it is not.
+
+    A cache that cannot be read or written is done without.
+
+    Args:
+        options: of the compiler.
+        compiler: its version.
+        make: compiles.
+        anew: what is there is of no use.
+    """
+    try:
+        path = cache_folder() / f"{sha256_of_json([source(), options, compiler])}.cubin"
+        if path.is_file() and not anew:
+            return path.read_bytes()
+    except (OSError, RuntimeError):  # RuntimeError: there is no home folder
+        return make()
+    binary = make()
+    try:
+        with whole_file(path) as beside:
+            beside.write_bytes(binary)
+    except OSError as error:
+        log.info("the compiled kernel is not kept: %s", error)
+    return binary
+
+
+def architecture(device: torch.device) -> str:
+    """The compiler's option for a device."""
+    return "--gpu-architecture=sm_{}{}".format(*torch.cuda.get_device_capability(device))
+
+
+def _module(driver: Any, defined: dict[str, int], architecture: str) -> Any:
+    from cuda.bindings import nvrtc
+
+    options = [architecture, "--std=c++17", *(f"-D{name}={value}" for name, value in defined.items())]
+    version = ".".join(map(str, nvrtc.nvrtcVersion()[1:]))
+    error, module = driver.cuModuleLoadData(kept_binary(options, version, lambda: machine_code(source(), options)))
+    if error.value:
+        binary = kept_binary(options, version, lambda: machine_code(source(), options), anew=True)
+        module = checked(driver.cuModuleLoadData(binary))
+    return module
+
+
+def machine_code(source: str, options: list[str]) -> bytes:
+    """CUDA C++ as machine code.
+
+    Raises:
+        RuntimeError: it does not compile; the message is the compiler's.
+    """
+    from cuda.bindings import nvrtc
+
+    program = checked(nvrtc.nvrtcCreateProgram(source.encode(), b"kernel.cu", 0, None, None))
+    try:
+        (result,) = nvrtc.nvrtcCompileProgram(program, len(options), [option.encode() for option in options])
+        if result != nvrtc.nvrtcResult.NVRTC_SUCCESS:
+            text = b" " * checked(nvrtc.nvrtcGetProgramLogSize(program))
+            nvrtc.nvrtcGetProgramLog(program, text)
+            raise RuntimeError(f"the CUDA kernel does not compile: {text.decode(errors='replace')}")
+        binary: bytes = b" " * checked(nvrtc.nvrtcGetCUBINSize(program))
+        checked(nvrtc.nvrtcGetCUBIN(program, binary))
+    finally:
+        nvrtc.nvrtcDestroyProgram(program)
+    return binary
+
+
+def checked(answer: tuple[Any, ...]) -> Any:
+    """A call's result, several as a list; RuntimeError where its first part is an error."""
+    error, *rest = answer
+    if error.value:
+        raise RuntimeError(f"CUDA: {error.name}")
+    return rest if len(rest) > 1 else rest[0] if rest else None

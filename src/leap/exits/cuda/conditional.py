@@ -1,0 +1,174 @@
+"""Conditional nodes of CUDA graphs: layers that the device itself leaves out once no row is there.
+
+The host then takes no part in a batch. PyTorch has conditional nodes from 2.12 on; these go through the CUDA
+bindings, which PyTorch for CUDA 13 brings along, and so work with older ones too.
+https://docs.nvidia.com/cuda/cuda-c-programming-guide/#conditional-graph-nodes
+"""
+
+import ctypes
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from leap.exits.cuda.buckets import STAYING
+from leap.exits.cuda.compiled import architecture, checked, machine_code
+
+log = logging.getLogger(__name__)
+
+# Calls have other arguments before.
+BINDINGS = 13
+SOURCE = """
+extern "C" __device__ __cudart_builtin__ void cudaGraphSetConditional(unsigned long long handle,
+                                                                      unsigned int value);
+extern "C" __global__ void decide(unsigned long long handle, const long long* counter, long long staying) {
+  cudaGraphSetConditional(handle, (*counter & staying) != 0);
+}
+"""
+_LAUNCH = (ctypes.c_uint64, ctypes.c_void_p, ctypes.c_int64)
+
+
+class Conditions:
+    """Makes the rest of a graph that is being captured run only where an exit test left rows.
+
+    Example:
+        >>> with torch.cuda.graph(graph), conditions.parts() as if_rows_stay:
+        ...     first_layers()
+        ...     if_rows_stay(bucket.counters[6:7])
+        ...     other_layers()
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        """Compiles the kernel that decides, and tries a conditional node.
+
+        Raises:
+            RuntimeError, ImportError: there are none here.
+        """
+        import cuda.bindings
+        from cuda.bindings import driver
+
+        if int(cuda.bindings.__version__.partition(".")[0]) < BINDINGS:
+            raise ImportError(f"cuda-bindings {cuda.bindings.__version__} is older than {BINDINGS}")
+        self.device = device
+        self._driver = driver
+        with torch.cuda.device(device):
+            torch.cuda.current_stream(device).synchronize()  # the device's context is there
+            code = machine_code(SOURCE, [architecture(device)])
+            self._module = checked(driver.cuModuleLoadData(code))
+            self._decide = checked(driver.cuModuleGetFunction(self._module, b"decide"))
+            self._context = checked(driver.cuCtxGetCurrent())
+            # Nobody else's, or another thread's work would be captured with ours.
+            stream = checked(driver.cuStreamCreate(driver.CUstream_flags.CU_STREAM_NON_BLOCKING))
+            self._side = torch.cuda.ExternalStream(int(stream), device=device)  # type: ignore[no-untyped-call]
+            # A body is a capture of its own, which the graph's pool does not see: what it allocates would be
+            # given to others later.
+            self._pool = torch.cuda.MemPool()
+            self._try()
+
+    @contextmanager
+    def parts(self) -> Iterator[Callable[[Tensor], None]]:
+        """Within a capture, on the stream that is captured.
+
+        Yields:
+            What ends a part: launches after it run only where a counter says that rows stay when the graph
+            gets there, [1] int64 on the device, of `leap.exits.cuda.buckets.Bucket.counters`. Every part lies
+            within the one before, so what is left out costs nothing.
+
+        Raises:
+            RuntimeError: the driver refuses, or nothing is being captured.
+        """
+        side = self._side.cuda_stream
+        inside = False
+
+        def if_rows_stay(counter: Tensor) -> None:
+            nonlocal inside
+            body = self._condition(torch.cuda.current_stream(self.device), counter)
+            if inside:  # the node is the last one of the part before
+                checked(self._driver.cuStreamEndCapture(side))
+            inside = False
+            mode = self._driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
+            checked(self._driver.cuStreamBeginCaptureToGraph(side, body, None, None, 0, mode))
+            inside = True
+            torch.cuda.set_stream(self._side)
+
+        before = torch.cuda.current_stream(self.device)
+        with torch.cuda.use_mem_pool(self._pool, self.device):
+            try:
+                yield if_rows_stay
+            finally:
+                torch.cuda.set_stream(before)
+                if inside:
+                    ended = self._driver.cuStreamEndCapture(side)
+        if inside:
+            checked(ended)
+
+    def _condition(self, stream: torch.cuda.Stream, counter: Tensor) -> Any:
+        """Appends the decision and a conditional node to what a stream captures; returns the node's body."""
+        driver = self._driver
+        graph, _ = self._captured(stream)
+        default = driver.CU_GRAPH_COND_ASSIGN_DEFAULT
+        handle = checked(driver.cuGraphConditionalHandleCreate(graph, self._context, 0, default))
+        arguments = (int(handle), counter.data_ptr(), STAYING)
+        launch = (self._decide, *(1, 1, 1), *(1, 1, 1), 0, stream.cuda_stream, (arguments, _LAUNCH), 0)
+        checked(driver.cuLaunchKernel(*launch))
+        return self._add_node(stream, handle)
+
+    def _add_node(self, stream: torch.cuda.Stream, handle: Any) -> Any:
+        """Appends a conditional node to what the stream captures; returns its body, a graph."""
+        driver = self._driver
+        graph, after = self._captured(stream)
+        node = driver.CUgraphNodeParams()
+        node.type = driver.CUgraphNodeType.CU_GRAPH_NODE_TYPE_CONDITIONAL
+        node.conditional.handle = handle
+        node.conditional.type = driver.CUgraphConditionalNodeType.CU_GRAPH_COND_TYPE_IF
+        node.conditional.size = 1
+        node.conditional.ctx = self._context
+        added = checked(driver.cuGraphAddNode(graph, after, None, len(after), node))
+        replace = driver.CUstreamUpdateCaptureDependencies_flags.CU_STREAM_SET_CAPTURE_DEPENDENCIES
+        checked(driver.cuStreamUpdateCaptureDependencies(stream.cuda_stream, [added], None, 1, int(replace)))
+        return node.conditional.phGraph_out[0]
+
+    def _captured(self, stream: torch.cuda.Stream) -> tuple[Any, Any]:
+        """The graph that a stream is captured into, and the nodes that come before the next one."""
+        status, _, graph, after, *_ = checked(self._driver.cuStreamGetCaptureInfo(stream.cuda_stream))
+        if status != self._driver.CUstreamCaptureStatus.CU_STREAM_CAPTURE_STATUS_ACTIVE:
+            raise RuntimeError("no graph is being captured")
+        return graph, after or []
+
+    def _try(self) -> None:
+        """Captures two nodes, one within the other, and runs them each way.
+
+        Raises:
+            RuntimeError: it does not do what it should.
+        """
+        counters = torch.zeros(2, dtype=torch.int64, device=self.device)
+        total = torch.zeros(1, device=self.device)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, capture_error_mode="thread_local"), self.parts() as if_rows_stay:
+            total.fill_(1.0)
+            for number in range(2):
+                if_rows_stay(counters[number : number + 1])
+                total.add_(torch.full((1,), 1.0, device=self.device))
+        for first, second, wanted in ((0, 0, 1), (STAYING + 1, 1, 1), (1, 0, 2), (1, STAYING, 3), (0, 1, 1)):
+            counters.copy_(torch.tensor([first, second]))
+            graph.replay()
+            if total.item() != wanted:
+                raise RuntimeError(f"conditional nodes gave {total.item()}, not {wanted}")
+
+
+def conditions(device: torch.device) -> Conditions | None:
+    """Conditional nodes on a device; None, and a line in the log, where there are none."""
+    if device.type != "cuda":
+        return None
+    if find_spec("cuda") is None or find_spec("cuda.bindings") is None:
+        log.info("exit path graphs: the host says when a batch is done: cuda-bindings is not installed")
+        return None
+    try:
+        return Conditions(device)
+    except (RuntimeError, ImportError, OSError, AttributeError, TypeError) as error:
+        log.info("exit path graphs: the host says when a batch is done: %s: %s", type(error).__name__, error)
+        return None

@@ -1,0 +1,92 @@
+"""Triton kernels of the graphed path: the exit test with its pooling, and moving the rows that stay.
+
+Their slow twins are in `leap.exits.cuda.exit_steps`; the buffers are `leap.exits.cuda.buckets.Bucket`'s.
+"""
+
+import triton
+import triton.language as tl
+
+
+@triton.jit(do_not_specialize=["layer", "before", "now", "rows"])
+def exit_test(
+    states, offsets, left, names, recent, vectors, exits, thresholds, counters, flags, epoch,
+    layer, before, now, rows, TEST: tl.constexpr, LAST: tl.constexpr, D: tl.constexpr, BLOCK: tl.constexpr,
+    TOKENS: tl.constexpr, ROW_ONE: tl.constexpr, ALL: tl.constexpr,
+):  # fmt: skip
+    """Pools one layer's states for the rows that are there; a program a row.
+
+    TOKENS are read at a time: all of a long row's by one program, so as many as its warps hold.
+    TEST: rows whose cosine with the pooled vector in slot `before` reaches the layer's threshold leave with
+    their vector, and the last program tells the host how many rows and tokens stay. LAST: all leave.
+    """
+    row = tl.program_id(0)
+    there = tl.load(left + row) == 0
+    start = tl.load(offsets + row)
+    length = tl.where(there, tl.load(offsets + row + 1) - start, 0)
+    column = tl.arange(0, BLOCK)
+    token = tl.arange(0, TOKENS)
+    total = tl.zeros((TOKENS, BLOCK), tl.float32)
+    for first in range(0, length, TOKENS):
+        inside = (first + token < length)[:, None] & (column < D)[None, :]
+        at = (start + first + token).to(tl.int64)
+        values = tl.load(states + at[:, None] * D + column[None, :], mask=inside, other=0.0)
+        total += values.to(tl.float32)
+    mean = tl.sum(total, 0) / tl.maximum(length, 1)
+    kept = (column < D) & there
+    tl.store(recent + (now * rows + row) * D + column, mean, mask=kept)
+    if TEST or LAST:
+        leaves = there
+        if TEST:
+            earlier = tl.load(recent + (before * rows + row) * D + column, mask=kept, other=0.0)
+            size = tl.maximum(tl.sqrt(tl.sum(mean * mean, 0)), 1e-8)
+            size_before = tl.maximum(tl.sqrt(tl.sum(earlier * earlier, 0)), 1e-8)
+            cosine = tl.sum(mean * earlier, 0) / (size * size_before)
+            leaves = there & (cosine >= tl.load(thresholds + layer))
+        name = tl.load(names + row)
+        tl.store(vectors + name * D + column, mean, mask=kept & leaves)
+        tl.store(exits + name, layer, mask=leaves)
+        tl.store(left + row, layer, mask=leaves)
+        if TEST:
+            mine = tl.where(leaves, 0, tl.where(there, ROW_ONE + length, 0)).to(tl.int64)
+            seen = tl.atomic_add(counters + layer, mine + ALL + 1)
+            if (seen + mine + ALL + 1) // (ALL + 1) == rows:
+                tl.store(flags + layer, tl.load(epoch) * (ALL + 1) + ((seen + mine) & ALL))
+
+
+@triton.jit(do_not_specialize=["rows", "to_rows"])
+def compact(
+    states, offsets, left, names, recent, to_states, to_offsets, to_left, to_names, to_recent, rows, to_rows,
+    SLOTS: tl.constexpr, D: tl.constexpr, BLOCK: tl.constexpr, BLOCK_ROWS: tl.constexpr,
+):  # fmt: skip
+    """Moves the rows that are there, in order, to the front of other buffers; a program a row, and one."""
+    row = tl.program_id(0)
+    every = tl.arange(0, BLOCK_ROWS)
+    staying = tl.load(left + every, mask=every < rows, other=1) == 0
+    starts = tl.load(offsets + every, mask=staying, other=0)
+    lengths = tl.load(offsets + every + 1, mask=staying, other=0) - starts
+    if row == rows:
+        count = tl.sum(staying.to(tl.int32), 0)
+        end = tl.sum(lengths, 0) + tl.zeros((BLOCK_ROWS,), tl.int32)
+        tl.store(to_offsets + every, end, mask=(every >= count) & (every <= to_rows))
+        none = tl.full((BLOCK_ROWS,), -1, tl.int32)
+        tl.store(to_left + every, none, mask=(every >= count) & (every < to_rows))
+    else:
+        if tl.load(left + row) == 0:
+            place = tl.sum((staying & (every < row)).to(tl.int32), 0)
+            target = tl.sum(tl.where(every < row, lengths, 0), 0)
+            start = tl.load(offsets + row)
+            length = tl.load(offsets + row + 1) - start
+            tl.store(to_offsets + place, target)
+            tl.store(to_left + place, 0)
+            tl.store(to_names + place, tl.load(names + row))
+            column = tl.arange(0, BLOCK)
+            token = tl.arange(0, 16)
+            for first in range(0, length, 16):
+                inside = (first + token < length)[:, None] & (column < D)[None, :]
+                at = (start + first + token).to(tl.int64)
+                to = (target + first + token).to(tl.int64)
+                values = tl.load(states + at[:, None] * D + column[None, :], mask=inside, other=0.0)
+                tl.store(to_states + to[:, None] * D + column[None, :], values, mask=inside)
+            for slot in range(SLOTS):
+                kept = tl.load(recent + (slot * rows + row) * D + column, mask=column < D, other=0.0)
+                tl.store(to_recent + (slot * to_rows + place) * D + column, kept, mask=column < D)

@@ -1,0 +1,390 @@
+"""The CUDA path for what the fused kernel does not take: layers as CUDA graphs, with exits inside.
+
+A batch lies in buffers of fixed size (`leap.exits.cuda.buckets`). Stretches of layers are graphs that test exits
+on the device; after some of them the host reads in pinned memory how many rows stay (`leap.exits.cuda.schedule`
+says where that pays), stops when none does, and moves the rest into smaller buffers. Where only the end of
+a whole batch is of interest, the device sees to it alone (`leap.exits.cuda.conditional`). The slow twin is
+`leap.exits.forward`; on a CPU the same schedule runs with plain calls instead of graphs.
+"""
+
+import os
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import combinations, pairwise
+from threading import Lock
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from leap.exits.cuda.buckets import MOST_ROWS, MOST_TOKENS, Bucket, Shape, numbers_of, shape_of
+from leap.exits.cuda.conditional import conditions
+from leap.exits.cuda.exit_steps import LAST, exit_step, move_step
+from leap.exits.cuda.schedule import Clock, Schedule, Traffic
+from leap.exits.plan import Plan
+from leap.models.batches import Batch, pack
+from leap.models.kernels import varlen
+from leap.models.packed_encoder import Encoder
+
+# Buckets kept, the least recently used goes first, and tokens of all their levels: some 2 GB at width 768.
+BUCKETS = 16
+KEPT_TOKENS = 2**18
+# Of a bucket, for all plans together; and plans whose traffic is remembered.
+GRAPHS = 512
+PLANS = 64
+# The host looks at the stream itself after so many looks at a flag.
+LOOKS = 4096
+
+# Not time.sleep(0), which takes 70 microseconds on Linux: as long as several layers.
+_let_others_go_on = getattr(os, "sched_yield", partial(time.sleep, 0))
+
+Call = Callable[[], None]
+
+
+@dataclass(frozen=True)
+class Placed:
+    """A batch on the device as its bucket takes it: `leap.exits.cuda.buckets.Level.numbers`."""
+
+    numbers: Tensor
+    shape: Shape
+    rows: int
+    tokens: int
+
+
+@dataclass
+class Kept:
+    """A bucket with its graphs, by what they compute, and the times that are being measured.
+
+    calls: None for what ran once by plain calls: it is captured the next time.
+    schedules: of the plans that it was run with.
+    """
+
+    bucket: Bucket
+    clock: Clock
+    pool: Any
+    calls: dict[Any, Call | None] = field(default_factory=dict)
+    schedules: dict[Plan, Schedule] = field(default_factory=dict)
+    times: list[tuple[Any, Any, int, int]] = field(default_factory=list)
+
+
+class GraphEncoder:
+    """An encoder's forward pass with exits as CUDA graphs, for float16 and bfloat16.
+
+    Example:
+        >>> graphs = GraphEncoder(encoder.half().cuda())
+        >>> vectors, exits = graphs.run(batch, plan_of(ExitRule(0.95, 6), 12))
+    """
+
+    def __init__(self, encoder: Encoder) -> None:
+        """Keeps the encoder, whose weights must stay where they are.
+
+        Args:
+            encoder: `unsupported` says what it must be. On a CPU nothing is captured.
+        """
+        self.encoder = encoder
+        self.depth = encoder.config.layers
+        self.device = encoder.words.weight.device
+        self.on_card = self.device.type == "cuda"
+        # Looks at every test and moves whenever rows fit, or leaves every test to the device: for tests.
+        self.always = False
+        self.alone = False
+        self._conditions = conditions(self.device)
+        self._kept: OrderedDict[Shape, Kept] = OrderedDict()
+        self._traffic: OrderedDict[Plan, Traffic] = OrderedDict()
+        self._lock = Lock()
+        self._free: Any = torch.cuda.Event() if self.on_card else None  # type: ignore[no-untyped-call]
+
+    def place(self, batch: Batch, patience: int = 1) -> Placed:
+        """Puts a batch into the form of its bucket.
+
+        Args:
+            batch: B rows that fit (`fits`).
+            patience: k of the plan that it will be run with.
+        """
+        rows, tokens = batch.rows, len(batch.ids)
+        shape = shape_of(rows, tokens, batch.groups[-1].length, patience + 1)
+        return Placed(numbers_of(batch, shape), shape, rows, tokens)
+
+    @torch.inference_mode()
+    def run(self, batch: Batch | Placed, plan: Plan) -> tuple[Tensor, Tensor]:
+        """The rows' vectors where the plan lets them leave.
+
+        Args:
+            batch: B rows that fit (`fits`).
+            plan: who leaves where.
+
+        Returns:
+            The pooled vectors at each row's exit layer, [B, D] float32, not normalised, and the exit layers,
+            [B] int64, counted from 1; both on the device, which may still be computing them.
+
+        Raises:
+            RuntimeError: a graph cannot be captured or run.
+        """
+        with self._in_turn():
+            placed = batch if isinstance(batch, Placed) else self.place(batch, plan.patience)
+            kept = self._bucket(placed.shape)
+            try:
+                self._fill(kept.bucket, placed, plan)
+                self._pass(kept, placed, plan)
+            except BaseException:
+                self._kept.pop(placed.shape, None)  # its buffers and the host's count of runs may differ
+                raise
+            bucket = kept.bucket
+            return bucket.vectors[: placed.rows].clone(), bucket.exits[: placed.rows].clone()
+
+    def learn(self, plan: Plan, exits: Sequence[int]) -> None:
+        """Tells where a batch's rows left, so that the next one's host looks where it pays."""
+        with self._lock:
+            self._traffic_of(plan).note(exits)
+
+    @torch.inference_mode()
+    def warm(self, rows: int, length: int, plan: Plan) -> None:
+        """Captures what batches of so many rows of this length need, seconds each; on a CPU nothing."""
+        if not self.on_card:
+            return
+        made = pack([[self.encoder.config.pad_token] * length] * rows).to(self.device)
+        with self._in_turn():
+            placed = self.place(made, plan.patience)
+            kept = self._bucket(placed.shape)
+            self._fill(kept.bucket, placed, plan)
+            kept.bucket.levels[0].left.fill_(-1)  # no row is there, so none is moved where it has no room
+            for level, first, last in warm_stretches(plan, len(kept.bucket.levels)):
+                for _ in range(2):
+                    self._stretch(kept, level, first, last, plan)
+            for target in range(1, len(kept.bucket.levels)):
+                for source in range(target):
+                    for _ in range(2):
+                        self._move(kept, source, target)
+            for first in plan.tests if self._conditions else ():
+                for _ in range(2):
+                    self._alone(kept, first, plan)
+            kept.times.clear()  # of layers without rows
+
+    def kept_tokens(self) -> int:
+        """Tokens of all buffers that are held."""
+        return sum(level.shape.tokens for kept in self._kept.values() for level in kept.bucket.levels)
+
+    @contextmanager
+    def _in_turn(self) -> Iterator[None]:
+        """One batch at a time, whichever thread and stream it comes from."""
+        if not self.on_card:
+            with self._lock:
+                yield
+            return
+        with self._lock, torch.cuda.device(self.device):
+            stream = torch.cuda.current_stream()
+            stream.wait_event(self._free)
+            try:
+                yield
+            finally:
+                self._free.record(stream)
+
+    def _bucket(self, shape: Shape) -> Kept:
+        if shape not in self._kept:
+            bucket = Bucket(shape, self.encoder)
+            clock = Clock([level.shape.tokens for level in bucket.levels])
+            pool = torch.cuda.graph_pool_handle() if self.on_card else None
+            self._kept[shape] = Kept(bucket, clock, pool)
+            while len(self._kept) > 1 and (len(self._kept) > BUCKETS or self.kept_tokens() > KEPT_TOKENS):
+                self._wait()
+                self._kept.popitem(last=False)
+        self._kept.move_to_end(shape)
+        kept = self._kept[shape]
+        if len(kept.calls) > GRAPHS:
+            self._wait()
+            kept.calls.clear()
+            kept.pool = torch.cuda.graph_pool_handle() if self.on_card else None
+        self._note_times(kept)
+        return kept
+
+    def _traffic_of(self, plan: Plan) -> Traffic:
+        traffic = self._traffic.setdefault(plan, Traffic(self.depth))
+        self._traffic.move_to_end(plan)
+        while len(self._traffic) > PLANS:
+            self._traffic.popitem(last=False)
+        return traffic
+
+    def _fill(self, bucket: Bucket, placed: Placed, plan: Plan) -> None:
+        bucket.levels[0].numbers.copy_(placed.numbers)
+        if bucket.thresholds_of != plan.thresholds:
+            bucket.thresholds[1:] = torch.tensor(plan.thresholds)
+            bucket.thresholds_of = plan.thresholds
+
+    def _pass(self, kept: Kept, placed: Placed, plan: Plan) -> None:
+        schedule = self._schedule(kept, plan)
+        schedule.begin()
+        first = self._first_alone(kept, schedule, placed, plan)
+        if first is not None:
+            self._alone(kept, first, plan)
+            return
+        rows, tokens, level, known = placed.rows, placed.tokens, 0, 0
+        at = self._stretch(kept, level, 0, schedule.next_look(0, rows, tokens, level), plan)
+        while at < plan.stop:
+            seen = at
+            ahead = schedule.looks_behind(seen, known, rows, level)
+            if ahead:
+                at = self._stretch(kept, level, at, schedule.next_look(at, rows, tokens, level), plan)
+            rows, tokens = self._told(kept.bucket, seen)
+            known = seen
+            if rows == 0:
+                return
+            better = schedule.better_level(at, rows, tokens, level)
+            if better != level:
+                self._move(kept, level, better)
+                level = better
+            if not ahead:
+                at = self._stretch(kept, level, at, schedule.next_look(at, rows, tokens, level), plan)
+
+    def _first_alone(self, kept: Kept, schedule: Schedule, placed: Placed, plan: Plan) -> int | None:
+        """The first test that the device looks at if it goes on alone; None where the host takes part."""
+        if self.alone:
+            return plan.tests[0] if plan.tests else None
+        measured = self._conditions is not None and not kept.clock.wants(0)
+        return schedule.first_alone(placed.rows, placed.tokens) if measured and not self.always else None
+
+    def _schedule(self, kept: Kept, plan: Plan) -> Schedule:
+        traffic = self._traffic_of(plan)
+        schedule = kept.schedules.get(plan)
+        if schedule is None or schedule.traffic is not traffic:
+            levels = [(level.shape.rows, level.shape.tokens) for level in kept.bucket.levels]
+            if len(kept.schedules) >= PLANS:
+                kept.schedules.clear()
+            schedule = kept.schedules[plan] = Schedule(plan.tests, plan.stop, levels, traffic, kept.clock)
+        schedule.always = self.always
+        return schedule
+
+    def _told(self, bucket: Bucket, layer: int) -> tuple[int, int]:
+        looks = 0
+        while (told := bucket.told(layer)) is None:
+            _let_others_go_on()
+            looks += 1
+            if looks % LOOKS == 0 and torch.cuda.current_stream().query() and bucket.told(layer) is None:
+                raise RuntimeError(f"the exit test of layer {layer} did not tell how many rows stay")
+        return told
+
+    def _stretch(self, kept: Kept, level: int, first: int, last: int, plan: Plan) -> int:
+        """Computes the layers after `first` up to `last`, with the plan's tests; returns `last`."""
+        key = (level, first, last, plan.tests, plan.patience, plan.stop)
+        if first == 0:
+            kept.bucket.runs += 1
+        replay = self._call(kept, key, lambda: self._layers(kept.bucket, level, first, last, plan))
+        if replay is None:
+            return last
+        if not kept.clock.wants(level):
+            replay()
+            return last
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+        start.record()
+        replay()
+        end.record()
+        kept.times.append((start, end, level, last - first))
+        return last
+
+    def _layers(self, bucket: Bucket, number: int, first: int, last: int, plan: Plan) -> None:
+        level = bucket.levels[number]
+        batch = level.batch()
+        if first == 0:
+            bucket.counters.zero_()
+            bucket.epoch += 1
+            states = self.encoder.embed(batch)
+        else:
+            states = level.states[: len(batch.ids)]
+        flags = plan.flags()
+        for layer in range(first + 1, last + 1):
+            if len(states):  # on a CPU, where a level without rows has none
+                states = self.encoder.layers[layer - 1](states, batch)
+            kind = LAST if layer == plan.stop else flags[layer]
+            if kind:
+                exit_step(bucket, level, states, layer, plan.patience, kind)
+        if last < plan.stop:
+            level.states[: len(batch.ids)] = states
+
+    def _alone(self, kept: Kept, first: int, plan: Plan) -> None:
+        """Computes a batch without the host, which does not look: the device does, from test `first` on."""
+        kept.bucket.runs += 1
+        key = ("alone", first, plan.tests, plan.patience, plan.stop)
+        looks = [layer for layer in plan.tests if layer >= first]
+        replay = self._call(kept, key, lambda: self._parts(kept.bucket, looks, plan))
+        if replay is not None:
+            replay()
+
+    def _parts(self, bucket: Bucket, looks: list[int], plan: Plan) -> None:
+        capturing = self._conditions if self.on_card and torch.cuda.is_current_stream_capturing() else None
+        with capturing.parts() if capturing else nullcontext() as if_rows_stay:
+            for first, last in pairwise([0, *looks, plan.stop]):
+                if first and if_rows_stay:
+                    if_rows_stay(bucket.counters[first : first + 1])
+                self._layers(bucket, 0, first, last, plan)
+
+    def _move(self, kept: Kept, source: int, target: int) -> None:
+        levels = kept.bucket.levels
+        replay = self._call(kept, (source, target), lambda: move_step(levels[source], levels[target]))
+        if replay is not None:
+            replay()
+
+    def _call(self, kept: Kept, key: Any, work: Call) -> Call | None:
+        """Does some work by plain calls the first time; the second time captures it.
+
+        So the first time compiles and allocates, and what comes once costs no capture.
+
+        Returns:
+            What is still to be called; None where the work is done.
+        """
+        if not self.on_card or key not in kept.calls:
+            work()
+            kept.calls[key] = None
+            return None
+        replay = kept.calls[key] or self._captured(work, kept.pool)
+        kept.calls[key] = replay
+        return replay
+
+    @staticmethod
+    def _captured(work: Call, pool: Any) -> Call:
+        graph = torch.cuda.CUDAGraph()
+        # Other threads may go on allocating meanwhile.
+        with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
+            work()
+        return graph.replay
+
+    def _note_times(self, kept: Kept) -> None:
+        pending = []
+        for start, end, level, layers in kept.times:
+            if end.query():
+                kept.clock.note(level, start.elapsed_time(end) / layers)
+            else:
+                pending.append((start, end, level, layers))
+        kept.times = pending
+
+    def _wait(self) -> None:
+        if self.on_card:
+            torch.cuda.synchronize(self.device)
+
+
+def warm_stretches(plan: Plan, levels: int) -> Iterator[tuple[int, int, int]]:
+    """The stretches that a plan's batches need, as level, layer that is reached, and last layer."""
+    looks = [0, *plan.tests, plan.stop]
+    for level in range(levels):
+        for first, last in combinations(looks, 2):
+            if first or not level:
+                yield level, first, last
+
+
+def unsupported(encoder: Encoder) -> str | None:
+    """Why an encoder on CUDA cannot run as graphs; None where it can."""
+    weight = encoder.words.weight
+    if weight.dtype not in (torch.float16, torch.bfloat16):
+        return f"its weights are {weight.dtype}, not float16 or bfloat16"
+    if not varlen.available(weight.device):
+        return "Triton, which its attention needs, is not installed"
+    if not encoder.packs:
+        return "its attention or its pooling needs rows of one length"
+    return None
+
+
+def fits(rows: int, tokens: int, longest: int) -> bool:
+    """Whether there is a bucket for a batch."""
+    return rows <= MOST_ROWS and tokens <= MOST_TOKENS and longest <= varlen.LONGEST_TILE

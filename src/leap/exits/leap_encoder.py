@@ -1,0 +1,441 @@
+"""`LeapEncoder`: sentence vectors with early exit, by SentenceTransformer's arguments."""
+
+import json
+import logging
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cached_property
+from pathlib import Path
+from threading import Lock
+from typing import Any, Literal, get_args
+
+import torch
+from torch import Tensor
+
+from leap.core.errors import UserError
+from leap.core.files import CHANGED, was_changed
+from leap.exits.calibration import Calibration
+from leap.exits.heads import Heads
+from leap.exits.lens import Lens
+from leap.exits.observer import Observer
+from leap.exits.output import Precision, check_precision, converted, finished
+from leap.exits.paths import PathName, Paths, check_name
+from leap.exits.policy import ByHeads, Calibrated, ExitPolicy, Fixed, Patient
+from leap.exits.rules import ExitRule, at_layers, near_final
+from leap.models.batches import Batch
+from leap.models.device import dtype_of, resolve_device
+from leap.models.find import find_model
+from leap.models.int8 import to_int8
+from leap.models.packed_encoder import Encoder
+from leap.models.pooling import normalizes
+from leap.models.prompts import Prompts
+from leap.models.small_batches import pack_for_small_batches
+from leap.models.texts import checked_texts, text_batches
+from leap.models.tokenizer import SentenceTokenizer
+
+log = logging.getLogger(__name__)
+
+Strategy = Literal["converged", "patience", "heads", "calibrated", "full", "fixed", "near_final"]
+
+Leave = Callable[[Batch], tuple[Tensor, Tensor]]
+
+# The paper's values (Appendix L), for a folder that says nothing itself.
+PAPER_RULE = ExitRule(threshold=0.95, min_layer=6, patience=1)
+
+
+class LeapEncoder:
+    """A sentence encoder that stops when a sentence's vector has stopped moving.
+
+    Example:
+        >>> model = LeapEncoder("models/leap-1")
+        >>> vectors, layers = model.encode(["a sentence"], return_exit_layers=True)
+    """
+
+    def __init__(
+        self,
+        model_name_or_path: str | Path,
+        device: str | None = None,
+        *,
+        prompts: dict[str, str] | None = None,
+        default_prompt_name: str | None = None,
+        revision: str | None = None,
+        model_kwargs: dict[str, Any] | None = None,
+        truncate_dim: int | None = None,
+        quantize: Literal["int8"] | None = None,
+        path: PathName = "auto",
+    ) -> None:
+        """Loads a model; the arguments are SentenceTransformer's.
+
+        Args:
+            model_name_or_path: a folder as `stages/train.py`, sentence-transformers or Hugging Face saves it,
+                an installed package that holds one, or a hub id. Only a hub id that is not in the cache
+                asks the network; no pickle and no code is read.
+            device: cpu, cuda, cuda:N; cuda where there is one if None or "auto".
+            prompts: prompts by name, over those of the folder's config_sentence_transformers.json.
+            default_prompt_name: the prompt that is put before every sentence if `encode` names none.
+            revision: commit, tag or branch of a hub repository; main if None.
+            model_kwargs: `dtype` (float32, bfloat16, float16, as a torch.dtype or its name), nothing else.
+            truncate_dim: keep only the first dimensions of vectors.
+            quantize: int8 computes linear layers in 8 bits, on a CPU only; exits may move, so calibrate
+                with it where it is served with it.
+            path: how batches are computed: auto for the fastest that works here and agrees with eager; or
+                eager (layer by layer), fused, graphs (docs/exits.md), an error where it does not work.
+
+        Raises:
+            UserError: the model cannot be had, is incomplete, or is not one that the encoder computes.
+            ValueError: an argument is not supported.
+        """
+        check_name(path)
+        self.folder = find_model(model_name_or_path, revision)
+        self.device = resolve_device(device or "auto")
+        self.encoder = Encoder.load(self.folder).to(self.device, dtype_of(model_kwargs))
+        self.quantize = quantize
+        if quantize is not None:
+            self._to_int8()
+        elif self.device.type == "cpu":
+            pack_for_small_batches(self.encoder)
+        self.tokenizer = SentenceTokenizer(self.folder)
+        self.rule = read_rule(self.folder, self.depth)
+        self.normalizes = normalizes(self.folder)
+        self.prompts = Prompts.load(self.folder, prompts, default_prompt_name)
+        self.truncate_dim = truncate_dim
+        self.path = path
+        self._paths: Paths | None = None
+        self._lock = Lock()
+        # Counts what encode does; leap.serve.
+        self.monitor: Observer | None = None
+
+    @property
+    def depth(self) -> int:
+        """L."""
+        return self.encoder.config.layers
+
+    @cached_property
+    def heads(self) -> Heads:
+        """The folder's exit heads; reading them raises UserError where there are none for these weights."""
+        return Heads.load(self.folder, self.depth, self.encoder.config.width).to(self.device)
+
+    @cached_property
+    def lens(self) -> Lens:
+        """The folder's lens; reading it raises UserError where there is none for these weights."""
+        return Lens.load(self.folder, self.depth, self.encoder.config.width).to(self.device)
+
+    @cached_property
+    def calibration(self) -> Calibration:
+        """The folder's calibration; reading it raises UserError where there is none for these weights."""
+        return Calibration.load(self.folder, self.depth).to(self.device)
+
+    def to(self, device: str) -> "LeapEncoder":
+        """Moves the model to a device: cpu, cuda, cuda:N or auto.
+
+        Raises:
+            UserError: there is no such device.
+            ValueError: the model is quantized, and this is no CPU.
+        """
+        wanted = resolve_device(device)
+        if self.quantize is not None and wanted.type != "cpu":
+            raise ValueError(f"a model with quantize={self.quantize!r} stays on the CPU")
+        self._paths = None
+        self.device = wanted
+        self.encoder.to(self.device)
+        for name in ("heads", "lens", "calibration"):
+            self.__dict__.pop(name, None)  # read anew on the new device
+        return self
+
+    def half(self) -> "LeapEncoder":
+        """Weights in float16, as `model_kwargs={"dtype": "float16"}` loads them: what the CUDA paths need.
+
+        Raises:
+            ValueError: the model is quantized.
+        """
+        return self._cast(torch.float16)
+
+    def bfloat16(self) -> "LeapEncoder":
+        """Weights in bfloat16; as `half`."""
+        return self._cast(torch.bfloat16)
+
+    @property
+    def paths(self) -> Paths:
+        """How batches are computed; found anew when the weights moved or changed their precision.
+
+        Raises:
+            UserError: the path that was asked for does not work here.
+        """
+        with self._lock:
+            paths = self._paths
+            if paths is None or paths.encoder is not self.encoder or paths.moved():
+                self._paths = paths = Paths(self.encoder, self.path)
+            return paths
+
+    @torch.inference_mode()
+    def warm_up(
+        self,
+        batch_sizes: Sequence[int] = (1, 32),
+        lengths: Sequence[int] = (16, 32, 64),
+        *,
+        strategy: Strategy = "converged",
+        **exits: Any,
+    ) -> None:
+        """Compiles and captures now what `encode` would on first use; on a CPU there is nothing to do.
+
+        Args:
+            batch_sizes: the batches that will come: rows,
+            lengths: and tokens of their longest row; every combination.
+            strategy: as in `encode`, and so are threshold, min_layer, patience, layer and pabee_patience.
+            exits: those.
+
+        Raises:
+            UserError: the path that was asked for does not work here.
+        """
+        layer, pabee_patience = exits.pop("layer", None), exits.pop("pabee_patience", 2)
+        self._check_strategy(strategy, layer)
+        policy = self._policy(strategy, self._rule(**exits), layer, pabee_patience)
+        for rows in batch_sizes:
+            for length in lengths:
+                self.paths.warm(rows, min(length, self.tokenizer.max_length), policy)
+
+    @torch.inference_mode()
+    def encode(
+        self,
+        sentences: str | Iterable[str],
+        prompt_name: str | None = None,
+        prompt: str | None = None,
+        batch_size: int = 32,
+        show_progress_bar: bool | None = None,
+        output_value: Literal["sentence_embedding"] = "sentence_embedding",
+        precision: Precision = "float32",
+        convert_to_numpy: bool = True,
+        convert_to_tensor: bool = False,
+        device: str | None = None,
+        normalize_embeddings: bool = False,
+        truncate_dim: int | None = None,
+        *,
+        threshold: float | None = None,
+        min_layer: int | None = None,
+        patience: int | None = None,
+        strategy: Strategy = "converged",
+        layer: int | None = None,
+        pabee_patience: int = 2,
+        lens: bool | None = None,
+        return_exit_layers: bool = False,
+    ) -> Any:
+        """The sentences' vectors.
+
+        The arguments up to `truncate_dim` are SentenceTransformer.encode's, in its order (sbert.net, package
+        reference; `pool` and `chunk_size` do not exist here). Vectors are normalised where the folder's own
+        modules say so. Several threads may call this at once, unless one of them moves the model (`device`).
+
+        Args:
+            sentences: one sentence, or any iterable of them.
+            prompt_name: the name of one of the model's prompts, put before every sentence.
+            prompt: the text of the prompt itself; wins over prompt_name.
+            batch_size: rows computed together; a row's vector does not depend on it.
+            show_progress_bar: shows a bar on stderr; if None, where this module's logger is at INFO or DEBUG.
+            output_value: sentence_embedding, the only one there is.
+            precision: float32, or fewer bits: int8, uint8, binary, ubinary.
+            convert_to_numpy: return a numpy array; else a list of tensors.
+            convert_to_tensor: return one tensor; wins over convert_to_numpy.
+            device: move the model there first.
+            normalize_embeddings: scale the vectors to length 1.
+            truncate_dim: keep only the first dimensions; the model's own setting if None.
+            threshold: theta; the folder's own if None, like the next two. A strategy ignores what it has no
+                use for: calibrated ignores all three.
+            min_layer: l_min; for near_final it is 1 if None.
+            patience: k, the gap between the layers compared (Algorithm 1).
+            strategy: docs/exits.md tells them apart.
+                converged: Algorithm 1.
+                patience: PABEE's, `pabee_patience` layers in a row at which Algorithm 1's test holds.
+                heads: the folder's learned heads predict a similarity to the last layer of theta.
+                calibrated: the thresholds that `leap calibrate` tested on held-out sentences.
+                full: all layers.
+                fixed: every row at `layer`.
+                near_final: the first layer within theta of the last one. An oracle for analysis only: it
+                computes all layers and saves nothing.
+            layer: the layer of strategy fixed, counted from 1.
+            pabee_patience: p of strategy patience.
+            lens: map an exited vector by the folder's lens; if None, only calibrated does, where it was
+                calibrated so.
+            return_exit_layers: also return each sentence's exit layer, [N] int64.
+
+        Returns:
+            [N, D] float32, or [D] for one sentence; with `return_exit_layers` a pair.
+
+        Raises:
+            TypeError: a sentence is no string.
+            ValueError: an argument does not fit the model.
+            UserError: the strategy or the lens needs a file that the folder does not have.
+        """
+        texts = checked_texts(sentences)
+        check_precision(precision)
+        if output_value != "sentence_embedding":
+            raise ValueError(f"output_value {output_value!r} is not supported, only 'sentence_embedding'")
+        if type(batch_size) is not int or batch_size < 1:
+            raise ValueError(f"batch_size {batch_size!r} must be a whole number of at least 1")
+        dimensions = self._dimensions(truncate_dim)
+        prompt = self.prompts.text(prompt, prompt_name)
+        if show_progress_bar is None:
+            show_progress_bar = log.getEffectiveLevel() in (logging.INFO, logging.DEBUG)
+        if device is not None:
+            self.to(device)
+        rule = self._rule(threshold, min_layer, patience)
+        self._check_strategy(strategy, layer)
+        mapping = self._mapping(strategy, lens)
+        if strategy == "near_final":
+            leave = self._oracle(rule.threshold, 1 if min_layer is None else min_layer, mapping)
+        else:
+            leave = self._exits(self._policy(strategy, rule, layer, pabee_patience), mapping)
+        kept_on = self.device if convert_to_tensor or not convert_to_numpy else torch.device("cpu")
+        vectors = torch.empty(len(texts), dimensions, device=kept_on)
+        exits = torch.empty(len(texts), dtype=torch.int64)
+        for rows, batch in self._batches(texts, prompt, batch_size, show_progress_bar):
+            pooled, exits[rows] = leave(batch)
+            vectors[rows] = finished(pooled, self.normalizes, dimensions, normalize_embeddings).to(kept_on)
+        result: Any = converted(vectors, precision, convert_to_numpy, convert_to_tensor)
+        layers: Any = exits.numpy()
+        if isinstance(sentences, str):
+            result, layers = result[0], int(layers[0])
+        return (result, layers) if return_exit_layers else result
+
+    @torch.inference_mode()
+    def pooled_layers(
+        self, sentences: Sequence[str], batch_size: int = 32, show_progress_bar: bool = False
+    ) -> Iterator[tuple[list[int], Tensor]]:
+        """Every layer's pooled vectors, a batch at a time: what all analysis starts from.
+
+        Yields:
+            The sentences' indices and their vectors, [L + 1, B, D] float32 on the CPU, not normalised;
+            index 0 is the embedding layer.
+        """
+        texts, prompt = checked_texts(sentences), self.prompts.text(None, None)
+        for rows, batch in self._batches(texts, prompt, batch_size, show_progress_bar):
+            yield rows, self.encoder(batch).cpu()
+
+    def _batches(
+        self, texts: list[str], prompt: str | None, batch_size: int, show: bool
+    ) -> Iterator[tuple[list[int], Batch]]:
+        for rows, batch in text_batches(self.tokenizer, texts, prompt, batch_size, show):
+            yield rows, batch.to(self.device)
+
+    def _observe(
+        self,
+        monitor: Observer,
+        batch: Batch,
+        vectors: Tensor,
+        exits: Tensor,
+        similarities: dict[int, Tensor],
+    ) -> None:
+        """Tells the monitor of a batch that exited; rows that it samples are computed to full depth too."""
+        chosen = torch.tensor(monitor.sample(batch.rows))
+        if not chosen.any():
+            monitor.record(exits, similarities)
+            return
+        shadowed, _ = batch.keep(chosen, batch.ids[:, None])
+        exited = vectors[chosen.to(vectors.device)]
+        monitor.record(exits, similarities, exited, self.encoder(shadowed))
+
+    def _cast(self, dtype: torch.dtype) -> "LeapEncoder":
+        if self.quantize is not None:
+            raise ValueError(f"a model with quantize={self.quantize!r} keeps its precision")
+        self._paths = None
+        self.encoder.to(dtype)
+        return self
+
+    def _rule(
+        self, threshold: float | None = None, min_layer: int | None = None, patience: int | None = None
+    ) -> ExitRule:
+        return ExitRule(
+            self.rule.threshold if threshold is None else threshold,
+            self.rule.min_layer if min_layer is None else min_layer,
+            self.rule.patience if patience is None else patience,
+        )
+
+    def _to_int8(self) -> None:
+        if self.quantize != "int8":
+            raise ValueError(f"quantize {self.quantize!r} is not supported, only 'int8'")
+        if self.device.type != "cpu" or self.encoder.words.weight.dtype != torch.float32:
+            raise ValueError(
+                "quantize='int8' is for float32 weights on a CPU: leave out model_kwargs, set device='cpu'"
+            )
+        to_int8(self.encoder)
+
+    def _dimensions(self, truncate_dim: int | None) -> int:
+        width = self.encoder.config.width
+        wanted = self.truncate_dim if truncate_dim is None else truncate_dim
+        if wanted is not None and (type(wanted) is not int or wanted < 1):
+            raise ValueError(f"truncate_dim {wanted!r} must be a whole number of at least 1")
+        return width if wanted is None else min(wanted, width)
+
+    def _policy(self, strategy: Strategy, rule: ExitRule, layer: int | None, pabee_patience: int) -> ExitPolicy:
+        if strategy in ("full", "fixed"):
+            return Fixed(layer or self.depth)
+        if strategy == "calibrated":
+            return Calibrated(self.calibration)
+        rule.check_depth(self.depth)
+        if strategy == "heads":
+            return ByHeads(self.heads, rule.threshold, rule.min_layer)
+        if strategy == "patience":
+            patient = Patient(rule, pabee_patience)
+            patient.check_depth(self.depth)
+            return patient
+        return rule
+
+    def _check_strategy(self, strategy: str, layer: int | None) -> None:
+        if strategy not in get_args(Strategy):
+            raise ValueError(f"strategy {strategy!r} is none of {', '.join(get_args(Strategy))}")
+        if (strategy == "fixed") != (layer is not None):
+            raise ValueError("layer goes with strategy='fixed', and only with it")
+        if layer is not None and not 1 <= layer <= self.depth:
+            raise ValueError(f"layer {layer} is not a layer of this model: 1 to {self.depth}")
+
+    def _mapping(self, strategy: Strategy, lens: bool | None) -> Lens | None:
+        if strategy != "calibrated":
+            return self.lens if lens else None
+        if lens not in (None, self.calibration.uses_lens):
+            raise ValueError(
+                f"lens={lens} is not how {self.folder} was calibrated: its thresholds hold for "
+                f"lens={self.calibration.uses_lens}"
+            )
+        return self.lens if self.calibration.uses_lens else None
+
+    def _exits(self, policy: ExitPolicy, lens: Lens | None) -> Leave:
+        def leave(batch: Batch) -> tuple[Tensor, Tensor]:
+            monitor = self.monitor
+            similarities: dict[int, Tensor] | None = None if monitor is None else {}
+            vectors, exits = self.paths.exits(batch, policy, similarities)
+            mapped = vectors if lens is None else lens.at_exits(vectors, exits)
+            if monitor is not None and isinstance(policy, Fixed):
+                monitor.bypass(batch.rows)
+            elif monitor is not None:
+                self._observe(monitor, batch, mapped, exits, similarities or {})
+            return mapped, exits
+
+        return leave
+
+    def _oracle(self, threshold: float, min_layer: int, lens: Lens | None) -> Leave:
+        ExitRule(threshold, min_layer).check_depth(self.depth)
+
+        def leave(batch: Batch) -> tuple[Tensor, Tensor]:
+            pooled = self.encoder(batch) if lens is None else lens.mapped(self.encoder(batch))
+            exits = near_final(pooled, threshold, min_layer)
+            return at_layers(pooled, exits), exits.cpu()
+
+        return leave
+
+
+def read_rule(folder: Path, depth: int) -> ExitRule:
+    """The exit rule of the folder's leap.json; the paper's, made to fit the depth, where there is none.
+
+    Raises:
+        UserError: leap.json is not what `save_student` writes, or does not fit the depth.
+    """
+    path = folder / "leap.json"
+    if not path.exists():
+        return ExitRule(PAPER_RULE.threshold, min(PAPER_RULE.min_layer, depth), PAPER_RULE.patience)
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        if was_changed(content):
+            raise UserError(f"{path} {CHANGED}: if you set another rule on purpose, take its `seal` out")
+        rule = ExitRule(**content["exit"])
+        rule.check_depth(depth)
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise UserError(f"{path} does not hold an exit rule for {depth} layers: {error}") from None
+    return rule

@@ -1,0 +1,1 @@
+"""From sources to sentences, scored pairs and retrieval collections."""

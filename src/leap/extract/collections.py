@@ -1,0 +1,116 @@
+"""Making a retrieval collection in BEIR's form: from the hub, a local folder, or docstrings."""
+
+import json
+import logging
+from collections.abc import Collection, Iterable, Sequence
+from pathlib import Path
+
+from leap.core.checksums import write_sums
+from leap.core.errors import UserError
+from leap.core.files import whole_folder
+from leap.core.hub import fetch, matching
+from leap.core.settings.sources import HubCollection, LocalCollection, RetrievalSource
+from leap.data.beir import read_judgements, read_texts
+from leap.data.tables import inside
+from leap.extract.package_collection import docstring_collection
+
+log = logging.getLogger(__name__)
+
+ENDINGS = (".jsonl", ".jsonl.gz", ".parquet")
+JUDGED_ENDINGS = (".tsv", ".jsonl", ".parquet", ".tsv.gz", ".jsonl.gz")
+
+
+def write_collection(name: str, source: RetrievalSource, folder: Path, seed: int, target: Path) -> dict[str, int]:
+    """Writes a collection in BEIR form; returns how many documents, queries and judgements it has.
+
+    Args:
+        name: of the collection, for messages.
+        source: hub files, a local folder, or docstrings of packages.
+        folder: data.folder, under which local paths lie.
+        seed: of the choice among docstrings.
+        target: the folder to write: `corpus.jsonl`, `queries.jsonl`, `qrels/test.tsv`.
+
+    Raises:
+        UserError: files or columns are missing, an id is double, a judged query has no text.
+    """
+    if isinstance(source, HubCollection | LocalCollection):
+        paths = _hub(source) if isinstance(source, HubCollection) else _local(source, folder)
+        documents, queries = read_texts(paths[0]), read_texts(paths[1])
+        qrels = read_judgements(paths[2])
+    else:
+        documents, queries, qrels = docstring_collection(name, source, seed)
+    missing = sorted(qrels.keys() - queries.keys())
+    if missing:
+        raise UserError(
+            f"retrieval.{name}: {len(missing)} judged queries have no text, for example {missing[0]!r}"
+        )
+    judged = {key: queries[key] for key in queries if key in qrels}
+    _check_documents(name, documents.keys(), {key for grades in qrels.values() for key in grades})
+    with whole_folder(target) as beside:
+        _write_jsonl(beside / "corpus.jsonl", documents)
+        _write_jsonl(beside / "queries.jsonl", judged)
+        (beside / "qrels").mkdir()
+        lines = [f"{query}\t{key}\t{grade}\n" for query in judged for key, grade in qrels[query].items()]
+        text = "query-id\tcorpus-id\tscore\n" + "".join(lines)
+        (beside / "qrels" / "test.tsv").write_text(text, encoding="utf-8")
+        write_sums(beside)
+    return {"documents": len(documents), "queries": len(judged), "judgements": len(lines)}
+
+
+def _check_documents(name: str, documents: Collection[str], judged: set[str]) -> None:
+    """Judged documents not in the corpus count in the ideal ranking, as in BEIR; all of them is a mistake."""
+    missing = sorted(judged.difference(documents))
+    if judged and len(missing) == len(judged):
+        raise UserError(
+            f"retrieval.{name}: none of the {len(judged)} judged documents is in the corpus, for example "
+            f"{missing[0]!r}: qrels and corpus must name documents alike"
+        )
+    if missing:
+        log.warning(
+            "retrieval.%s: %d of %d judged documents are not in the corpus, for example %r",
+            *(name, len(missing), len(judged), missing[0]),
+        )
+
+
+def _hub(source: HubCollection) -> list[Path]:
+    patterns = (source.corpus, source.queries, source.qrels)
+    root = fetch(source.repo, source.revision, patterns, "dataset", required=patterns)
+    paths: list[Path] = []
+    for pattern in patterns:
+        found = matching(root, pattern)
+        if len(found) != 1:
+            raise UserError(
+                f"dataset {source.repo} at commit {source.revision}: expected one file {pattern!r}, "
+                f"found {len(found)}"
+            )
+        paths += found
+    return paths
+
+
+def _local(source: LocalCollection, folder: Path) -> list[Path]:
+    root = folder / inside(source.path)
+    if not root.is_dir():
+        raise UserError(f"{root} is not a folder: it must hold corpus, queries and qrels; see data.folder")
+    return [
+        _first(root, [f"corpus{ending}" for ending in ENDINGS]),
+        _first(root, [f"queries{ending}" for ending in ENDINGS]),
+        _first(
+            root,
+            [f"{qrels}{ending}" for qrels in (f"qrels/{source.split}", "qrels") for ending in JUDGED_ENDINGS],
+        ),
+    ]
+
+
+def _first(root: Path, names: Sequence[str]) -> Path:
+    for name in names:
+        if (root / name).is_file():
+            return root / name
+    raise UserError(f"{root} has none of {', '.join(names)}")
+
+
+def _write_jsonl(path: Path, texts: dict[str, tuple[str, str]]) -> None:
+    records: Iterable[dict[str, str]] = (
+        {"_id": key, "title": title, "text": text} for key, (title, text) in texts.items()
+    )
+    with path.open("w", encoding="utf-8") as file:
+        file.writelines(json.dumps(record, ensure_ascii=False) + "\n" for record in records)

@@ -1,0 +1,162 @@
+"""Training sentences: clean, unique, free of evaluation texts, a seeded sample in a seeded order.
+
+Texts go to buckets on disk by a keyed hash of their normalised form, so that equal texts meet in one bucket
+and the buckets in turn are the seeded order: memory holds one bucket, however many texts come in.
+"""
+
+import random
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+from leap.core.errors import UserError
+from leap.core.files import whole_file
+from leap.core.settings.data import PassageSettings
+from leap.data.cleaning import clean, fingerprint
+from leap.extract.passages import with_passages
+
+BUCKETS = 64
+ROW_GROUP = 20_000
+COUNTS = (
+    "read",
+    "too_short",
+    "too_long",
+    "evaluation",
+    "duplicate",
+    "held_out",
+    "not_sampled",
+    "kept",
+    "passages",
+)
+
+
+def write_sample(
+    texts: Iterable[tuple[str, str]],
+    target: Path,
+    *,
+    seed: int,
+    min_characters: int,
+    max_characters: int,
+    max_sentences: int | None,
+    evaluation: set[int],
+    passages: PassageSettings | None = None,
+    held_out: tuple[float, Path] | None = None,
+) -> dict[str, dict[str, int]]:
+    """Writes the unique sentences longer than `min_characters` as parquet; the input's order does not matter.
+
+    Args:
+        texts: (source, text) pairs.
+        target: the parquet file with the columns `sentence` and `source`, written whole.
+        seed: of the sample and of the order.
+        min_characters: a sentence must be longer (paper, Appendix K: > 20).
+        max_characters: and not longer than this.
+        max_sentences: size of the sample; None takes all.
+        evaluation: fingerprints that must not be trained on.
+        passages: adds passages of the kept sentences; None adds none.
+        held_out: this share of the sentences goes to the second file instead.
+
+    Returns:
+        Counts by source: read = too_short + too_long + evaluation + duplicate + held_out + not_sampled +
+        kept; the passages come besides.
+
+    Raises:
+        UserError: nothing is left.
+    """
+    counts: dict[str, dict[str, int]] = {}
+    with whole_file(target) as beside, ExitStack() as stack:
+        # The file's place is a folder of its own, which goes at the end.
+        buckets = [beside.with_name(f"bucket-{i:02d}") for i in range(BUCKETS)]
+        with ExitStack() as opened:
+            files = [opened.enter_context(path.open("w", encoding="utf-8", newline="\n")) for path in buckets]
+            for source, raw in texts:
+                count = counts.setdefault(source, dict.fromkeys(COUNTS, 0))
+                count["read"] += 1
+                text = clean(raw)
+                if len(text) <= min_characters:
+                    count["too_short"] += 1
+                elif len(text) > max_characters:
+                    count["too_long"] += 1
+                elif fingerprint(text) in evaluation:
+                    count["evaluation"] += 1
+                else:
+                    order = fingerprint(text, seed)
+                    files[order * BUCKETS >> 64].write(f"{order:016x}\t{source}\t{text}\n")
+        share, aside = held_out or (0.0, None)
+        kept = stack.enter_context(_Rows.to(beside))
+        other = stack.enter_context(_Rows.to(stack.enter_context(whole_file(aside)))) if aside else None
+        unique = (row for path in buckets for row in _unique(path, counts))
+        rows = _sampled(unique, max_sentences, share, seed, other, counts)
+        for row in with_passages(rows, passages, seed, counts) if passages else rows:
+            kept.add(row)
+        if not any(count["kept"] for count in counts.values()):
+            raise UserError(f"no sentence is left for {target}: read, and why not kept, by source: {counts}")
+    return counts
+
+
+def _unique(path: Path, counts: dict[str, dict[str, int]]) -> Iterator[tuple[str, str]]:
+    """(sentence, source) of a bucket in the order of the hash; of equal texts, the first by source."""
+    previous = ""
+    with path.open(encoding="utf-8", newline="\n") as file:
+        lines = sorted(file)
+    for line in lines:
+        order, source, text = line.rstrip("\n").split("\t")
+        if order == previous:
+            counts[source]["duplicate"] += 1
+            continue
+        previous = order
+        yield text, source
+
+
+def _sampled(
+    unique: Iterable[tuple[str, str]],
+    limit: int | None,
+    held_out: float,
+    seed: int,
+    aside: "_Rows | None",
+    counts: dict[str, dict[str, int]],
+) -> Iterator[tuple[str, str]]:
+    generator, taken = random.Random(seed), 0
+    for text, source in unique:
+        if limit is not None and taken >= limit:
+            counts[source]["not_sampled"] += 1
+        elif aside is not None and generator.random() < held_out:
+            counts[source]["held_out"] += 1
+            aside.add((text, source))
+        else:
+            counts[source]["kept"] += 1
+            taken += 1
+            yield text, source
+
+
+class _Rows:
+    """A parquet file of sentences and their sources that is written a row group at a time."""
+
+    def __init__(self, writer: Any, schema: Any) -> None:
+        self._writer, self._schema = writer, schema
+        self._batch: list[tuple[str, str]] = []
+
+    @classmethod
+    @contextmanager
+    def to(cls, path: Path) -> Iterator["_Rows"]:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        schema = pa.schema([("sentence", pa.string()), ("source", pa.string())])
+        with pq.ParquetWriter(path, schema, compression="zstd", write_page_checksum=True) as writer:
+            rows = cls(writer, schema)
+            yield rows
+            rows._flush()
+
+    def add(self, row: tuple[str, str]) -> None:
+        self._batch.append(row)
+        if len(self._batch) == ROW_GROUP:
+            self._flush()
+
+    def _flush(self) -> None:
+        import pyarrow as pa
+
+        if self._batch:
+            columns = [list(column) for column in zip(*self._batch, strict=True)]
+            self._writer.write_table(pa.table(columns, schema=self._schema))
+            self._batch.clear()

@@ -1,0 +1,46 @@
+"""The physical floor of one forward pass: every weight of its layers has to be read once."""
+
+import time
+from typing import Any
+
+import torch
+from torch import nn
+
+from leap.models.int8 import Int8Linear
+
+# Large enough that no cache holds it.
+READ_BYTES = 2**28
+READS = 7
+
+
+def floor(layers: nn.ModuleList, device: torch.device) -> dict[str, Any]:
+    """weight_bytes, bandwidth_bytes_per_second (the best of some reads, measured here) and ms, their ratio.
+
+    A model that a cache holds whole can be faster than this: it says what reading from memory takes.
+    """
+    weight_bytes = sum(tensor.numel() * tensor.element_size() for tensor in layers.parameters())
+    weight_bytes += sum(module.packed_bytes for module in layers.modules() if isinstance(module, Int8Linear))
+    bandwidth = measured_bandwidth(device)
+    return {
+        "weight_bytes": weight_bytes,
+        "bandwidth_bytes_per_second": bandwidth,
+        "ms": weight_bytes / bandwidth * 1000,
+    }
+
+
+def measured_bandwidth(device: torch.device) -> float:
+    """Bytes a second at which this process reads memory, the best of some reads."""
+    memory = torch.ones(READ_BYTES // 4, device=device)
+    seconds = []
+    for _ in range(READS):
+        _wait(device)
+        start = time.perf_counter()
+        memory.sum()
+        _wait(device)
+        seconds.append(time.perf_counter() - start)
+    return READ_BYTES / min(seconds)
+
+
+def _wait(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)

@@ -1,0 +1,37 @@
+"""Where a model is computed and in what precision, from the words of a setting or an argument."""
+
+import re
+from typing import Any
+
+import torch
+
+from leap.core.errors import UserError
+
+
+def resolve_device(device: str) -> torch.device:
+    """The device of a setting: auto is cuda where there is one.
+
+    Raises:
+        UserError: it is no device, or cuda is asked for and there is none.
+    """
+    if not re.fullmatch(r"auto|cpu|cuda(:\d{1,3})?", str(device)):
+        raise UserError(f"device {device!r} is none of auto, cpu, cuda and cuda:N")
+    if device == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    if device.startswith("cuda") and not torch.cuda.is_available():
+        raise UserError(f"device {device!r} is set but this machine has no usable CUDA device: set cpu or auto")
+    return torch.device(device)
+
+
+def dtype_of(model_kwargs: dict[str, Any] | None) -> torch.dtype:
+    """The precision of the weights that `model_kwargs` name; float32 where it names none.
+
+    Raises:
+        ValueError: another keyword, or no floating-point type.
+    """
+    named = dict(model_kwargs or {})
+    dtype = named.pop("dtype", named.pop("torch_dtype", None)) or torch.float32
+    found = getattr(torch, dtype.removeprefix("torch."), None) if isinstance(dtype, str) else dtype
+    if named or found not in (torch.float32, torch.bfloat16, torch.float16):
+        raise ValueError(f"model_kwargs {model_kwargs} is not supported: only dtype, float32, bfloat16 or float16")
+    return found

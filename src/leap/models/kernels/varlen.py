@@ -1,0 +1,207 @@
+"""Attention and means over packed rows on a GPU, one launch for rows of any length.
+
+`torch.library` operators, so that `torch.compile` and CUDA graphs take them whole. Tokens that belong to no
+row (a batch padded at its end to a fixed size) get zeros, forward and backward; in inference mode anything.
+Their slow twins are `attention` and `mean_pool`'s loop over groups in `leap.models.packed_encoder`.
+"""
+
+from functools import cache
+from importlib.util import find_spec
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch import Tensor
+
+# Rows up to this long lie in one tile of our own kernels; longer batches go to PyTorch's flash attention.
+LONGEST_TILE = 256
+TILES = (16, 32, 64, 128, LONGEST_TILE)
+HEAD_SIZES = (16, 32, 64, 128)
+# The largest tile's gradient holds for heads up to this wide: at 64 it was 4 % off on an H200.
+LONGEST_TILE_TRAINED = {16: LONGEST_TILE, 32: LONGEST_TILE}
+_WARPS = {16: 1, 32: 1, 64: 4, 128: 8, LONGEST_TILE: 8}
+# Queries at a time, of each tile that does not take all at once; with more, registers spill on sm_90.
+_QUERIES = {LONGEST_TILE: 16}
+# Up to so many rows times heads, in inference, all rows go to the longest's tile: what that wastes on short
+# ones is less than the launches of the smaller tiles, some 2 microseconds each in every layer.
+ONE_LAUNCH = 512
+
+
+def available(device: torch.device) -> bool:
+    """Whether batches on this device are computed by their offsets: CUDA, with PyTorch's Triton."""
+    return device.type == "cuda" and find_spec("triton") is not None
+
+
+def handles(qkv: Tensor, heads: int) -> bool:
+    """Whether these operators compute such an input: half precision on CUDA, a head size tiles can hold."""
+    half = qkv.dtype in (torch.float16, torch.bfloat16)
+    return qkv.is_cuda and half and qkv.shape[-1] // 3 // heads in HEAD_SIZES
+
+
+def varlen_attention(qkv: Tensor, offsets: Tensor, heads: int, longest: int) -> Tensor:
+    """softmax(q k^T / sqrt(d)) v within each row.
+
+    Args:
+        qkv: [N, 3 D], float16 or bfloat16, on CUDA.
+        offsets: [B + 1] int32, where each row starts, and the end of the last.
+        heads: of width D / heads each.
+        longest: an upper bound of the rows' lengths; decides which kernels are launched.
+
+    Returns:
+        [N, D].
+    """
+    size = qkv.shape[1] // 3 // heads
+    trained = LONGEST_TILE_TRAINED.get(size, 128) if torch.is_grad_enabled() else LONGEST_TILE
+    if longest <= trained:
+        return torch.ops.leap.short_attention(qkv, offsets, heads, longest)  # type: ignore[no-any-return]
+    return _flash_attention(qkv, offsets, heads, longest)
+
+
+def _flash_attention(qkv: Tensor, offsets: Tensor, heads: int, longest: int) -> Tensor:
+    from torch.nn.attention.varlen import varlen_attn
+
+    # Flash attention leaves idle tokens and their gradients as they lie in memory; a number that is none
+    # there would reach the weights' gradients.
+    trained = torch.is_grad_enabled()
+    idle = torch.arange(len(qkv), device=qkv.device)[:, None] >= offsets[-1]
+    given = qkv.masked_fill(idle, 0) if trained else qkv
+    query, key, value = given.view(len(qkv), 3, heads, -1).unbind(1)
+    mixed: Any = varlen_attn(query, key, value, offsets, offsets, longest, longest)
+    out: Tensor = mixed.reshape(len(qkv), -1)
+    return out.masked_fill(idle, 0) if trained else out
+
+
+def adds_and_norms(states: Tensor, weight: Tensor) -> bool:
+    """Whether `add_norm` computes such states: half precision on CUDA, in inference, weights of their kind.
+
+    Not within `torch.compile`, which fuses a norm with what stands beside it.
+    """
+    half = states.dtype in (torch.float16, torch.bfloat16) and states.dtype == weight.dtype
+    eager = torch.is_inference_mode_enabled() and not torch.compiler.is_compiling()
+    return half and eager and available(states.device)
+
+
+def add_norm(states: Tensor, addition: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
+    """The layer norm of states + addition in one kernel; [N, D] in half precision on CUDA, no gradient."""
+    out = torch.empty_like(states)
+    _kernels().add_norm_forward[(len(states),)](
+        states, addition.contiguous(), weight, bias, out, eps,
+        WIDTH=states.shape[1], BLOCK=power_of_two(states.shape[1]), num_warps=4,
+    )  # fmt: skip
+    return out
+
+
+def power_of_two(number: int) -> int:
+    """The smallest power of two that is not less."""
+    return 1 << (number - 1).bit_length()
+
+
+def segment_mean(states: Tensor, offsets: Tensor) -> Tensor:
+    """The mean of each row's tokens; [N, D] on CUDA and [B + 1] int32 to [B, D] float32."""
+    return torch.ops.leap.segment_mean(states, offsets)  # type: ignore[no-any-return]
+
+
+@cache
+def _kernels() -> ModuleType:
+    # Triton comes with PyTorch's CUDA builds only.
+    from leap.models.kernels import varlen_kernels
+
+    return varlen_kernels
+
+
+def _launch(kernel: Any, source: list[Tensor], out: Tensor, offsets: Tensor, heads: int, longest: int) -> None:
+    size = source[0].shape[1] // 3 // heads
+    low = 0
+    # One program clears all idle tokens: nobody reads them where nothing is trained.
+    inference = torch.is_inference_mode_enabled()
+    tokens = 0 if inference else len(out)
+    for tile in TILES:
+        if tile < longest and inference and (len(offsets) - 1) * heads <= ONE_LAUNCH:
+            continue
+        per = next(per for per in (4, 3, 2, 1) if heads % per == 0) if tile <= 32 else 1
+        grid = (len(offsets), heads // per)
+        kernel[grid](
+            *source, out, offsets, size**-0.5, len(offsets) - 1, tokens, HEADS=heads, D=size, TILE=tile,
+            LOW=low, PER=per, QUERIES=_QUERIES.get(tile, tile), num_warps=_WARPS[tile],
+        )  # fmt: skip
+        if tile >= longest:
+            break
+        low = tile
+
+
+@torch.library.custom_op("leap::short_attention", mutates_args=())
+def _short_attention(qkv: Tensor, offsets: Tensor, heads: int, longest: int) -> Tensor:
+    out = qkv.new_empty(len(qkv), qkv.shape[1] // 3)
+    _launch(_kernels().attention_forward, [qkv], out, offsets, heads, longest)
+    return out
+
+
+@torch.library.custom_op("leap::short_attention_backward", mutates_args=())
+def _short_attention_backward(qkv: Tensor, grad: Tensor, offsets: Tensor, heads: int, longest: int) -> Tensor:
+    out = torch.empty_like(qkv)
+    _launch(_kernels().attention_backward, [qkv, grad.contiguous()], out, offsets, heads, longest)
+    return out
+
+
+@torch.library.custom_op("leap::segment_mean", mutates_args=())
+def _segment_mean(states: Tensor, offsets: Tensor) -> Tensor:
+    rows, width = len(offsets) - 1, states.shape[1]
+    out = states.new_empty(rows, width, dtype=torch.float32)
+    _kernels().mean_forward[(rows, -(-width // 128))](states, out, offsets, WIDTH=width, BLOCK=128, num_warps=2)
+    return out
+
+
+@torch.library.custom_op("leap::segment_mean_backward", mutates_args=())
+def _segment_mean_backward(grad: Tensor, offsets: Tensor, tokens: int, dtype: torch.dtype) -> Tensor:
+    rows, width = grad.shape
+    out = torch.empty(tokens, width, dtype=dtype, device=grad.device)
+    _kernels().mean_backward[(rows + 1, -(-width // 128))](
+        grad.contiguous(), out, offsets, rows, tokens, WIDTH=width, BLOCK=128, num_warps=2
+    )
+    return out
+
+
+@_short_attention.register_fake
+def _(qkv: Tensor, offsets: Tensor, heads: int, longest: int) -> Tensor:
+    return qkv.new_empty(len(qkv), qkv.shape[1] // 3)
+
+
+@_short_attention_backward.register_fake
+def _(qkv: Tensor, grad: Tensor, offsets: Tensor, heads: int, longest: int) -> Tensor:
+    return torch.empty_like(qkv)
+
+
+@_segment_mean.register_fake
+def _(states: Tensor, offsets: Tensor) -> Tensor:
+    return states.new_empty(len(offsets) - 1, states.shape[1], dtype=torch.float32)
+
+
+@_segment_mean_backward.register_fake
+def _(grad: Tensor, offsets: Tensor, tokens: int, dtype: torch.dtype) -> Tensor:
+    return grad.new_empty(tokens, grad.shape[1], dtype=dtype)
+
+
+def _keep_attention(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    qkv, offsets, ctx.heads, ctx.longest = inputs
+    ctx.save_for_backward(qkv, offsets)
+
+
+def _attention_gradient(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
+    qkv, offsets = ctx.saved_tensors
+    given = torch.ops.leap.short_attention_backward(qkv, grad, offsets, ctx.heads, ctx.longest)
+    return given, None, None, None
+
+
+def _keep_mean(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    states, offsets = inputs
+    ctx.tokens, ctx.dtype = len(states), states.dtype
+    ctx.save_for_backward(offsets)
+
+
+def _mean_gradient(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+    (offsets,) = ctx.saved_tensors
+    return torch.ops.leap.segment_mean_backward(grad, offsets, ctx.tokens, ctx.dtype), None
+
+
+_short_attention.register_autograd(_attention_gradient, setup_context=_keep_attention)
+_segment_mean.register_autograd(_mean_gradient, setup_context=_keep_mean)

@@ -1,0 +1,83 @@
+"""What comes after the transformer: how a folder's own modules make one vector of the tokens."""
+
+import json
+from pathlib import Path
+from typing import Any, Literal
+
+from leap.core.errors import UserError
+
+Pooling = Literal["mean", "cls"]
+
+# sentence-transformers 5 writes one name, older versions a flag a mode.
+_FLAGS = {"pooling_mode_mean_tokens": "mean", "pooling_mode_cls_token": "cls"}
+
+
+def read_pooling(folder: Path) -> Pooling:
+    """The pooling of a model folder: 1_Pooling/config.json's; the mean where there is none, as in
+    sentence-transformers.
+
+    Raises:
+        UserError: it is neither the mean nor the first token.
+    """
+    path = _pooling_config(folder)
+    content = _read(path) if path.exists() else {}
+    if not isinstance(content, dict):
+        raise UserError(f"{path} is not a JSON object: fetch the model again")
+    modes = pooling_modes(content)
+    if modes == ["cls"]:
+        return "cls"
+    if modes != ["mean"]:
+        raise UserError(
+            f"{path}: pooling by {', '.join(modes)} is not supported, only mean and cls: choose another model"
+        )
+    if not content.get("include_prompt", True):
+        raise UserError(f"{path}: include_prompt false is not supported: prompts are always part of the mean")
+    return "mean"
+
+
+def normalizes(folder: Path) -> bool:
+    """Whether the folder's modules end by scaling vectors to length 1.
+
+    Raises:
+        UserError: it has a module beside Transformer, Pooling and Normalize.
+    """
+    kinds = [kind for kind, _ in _modules(folder)]
+    for kind in kinds:
+        if kind not in ("Transformer", "Pooling", "Normalize"):
+            raise UserError(
+                f"{folder}/modules.json: module {kind} is not supported, only Transformer, Pooling and "
+                "Normalize: choose another model"
+            )
+    return "Normalize" in kinds
+
+
+def pooling_modes(content: dict[str, Any]) -> list[str]:
+    """The modes that a Pooling module's config.json switches on; the mean where it says nothing."""
+    if "pooling_mode" in content:
+        named = content["pooling_mode"]
+        return [str(name) for name in named] if isinstance(named, list) else [str(named)]
+    on = [key for key, value in content.items() if key.startswith("pooling_mode_") and value]
+    return [_FLAGS.get(key, key.removeprefix("pooling_mode_")) for key in on] or ["mean"]
+
+
+def _pooling_config(folder: Path) -> Path:
+    path = next((path for kind, path in _modules(folder) if kind == "Pooling" and path), "1_Pooling")
+    return folder / path / "config.json"
+
+
+def _modules(folder: Path) -> list[tuple[str, str]]:
+    """The kind and the folder of each module, none for a plain Hugging Face folder."""
+    path = folder / "modules.json"
+    if not path.exists():
+        return []
+    try:
+        return [(str(module["type"]).rpartition(".")[2], str(module.get("path", ""))) for module in _read(path)]
+    except (TypeError, KeyError, AttributeError):
+        raise UserError(f"{path} is not a list of modules: fetch the model again") from None
+
+
+def _read(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{path} is not JSON ({error}): fetch the model again") from None

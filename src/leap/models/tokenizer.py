@@ -1,0 +1,135 @@
+"""Text to token ids, as sentence-transformers makes them of the model's own folder."""
+
+import json
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from tokenizers import Tokenizer, normalizers
+
+from leap.core.errors import UserError
+from leap.core.files import sha256_of
+from leap.models.packed_encoder import EncoderConfig
+
+# sentence-transformers reads the first of these that there is.
+_SENTENCE_CONFIGS = tuple(
+    f"sentence_{name}_config.json"
+    for name in ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
+)
+
+
+# The multiple that tables of embeddings are rounded up to for a GPU's tensor cores, at most.
+ROUNDED_UP = 128
+
+log = logging.getLogger(__name__)
+
+
+class SentenceTokenizer:
+    """The fast tokenizer of a model folder, without padding."""
+
+    def __init__(self, folder: Path, max_length: int | None = None) -> None:
+        """Loads `tokenizer.json`.
+
+        Args:
+            folder: a Hugging Face or sentence-transformers model folder.
+            max_length: longest row in tokens, special tokens included; the folder's own if None.
+
+        Raises:
+            UserError: the folder has no tokenizer.json, it is damaged, or has tokens that the model has not.
+        """
+        path = folder / "tokenizer.json"
+        if not path.exists():
+            raise UserError(
+                f'{folder} has no tokenizer.json: save the model with its fast tokenizer: python -c "from '
+                "transformers import AutoTokenizer as T; "
+                f"T.from_pretrained('{folder}').save_pretrained('{folder}')\""
+            )
+        self.max_length = max_length or folder_max_length(folder)
+        self.sha256 = sha256_of(path)
+        self._tokenizer = read_tokenizer(path)
+        _check_vocabulary(self._tokenizer, path, EncoderConfig.load(folder).vocabulary)
+        if lowers_case(folder):
+            _lower(self._tokenizer)
+        self._tokenizer.no_padding()
+        side = _read(folder / "tokenizer_config.json").get("truncation_side", "right")
+        self._tokenizer.enable_truncation(self.max_length, direction=side)
+
+    @property
+    def vocabulary(self) -> int:
+        """How many tokens there are, special ones included."""
+        return self._tokenizer.get_vocab_size()
+
+    def __call__(self, sentences: Sequence[str]) -> list[list[int]]:
+        """The token ids of each sentence, special tokens included, at most `max_length` of them."""
+        # A lone surrogate is no text that the tokenizer's UTF-8 could carry.
+        texts = [text.encode("utf-8", "replace").decode() for text in sentences]
+        return [encoding.ids for encoding in self._tokenizer.encode_batch_fast(texts)]
+
+
+def read_tokenizer(path: Path) -> Tokenizer:
+    """A tokenizer.json, loaded.
+
+    Raises:
+        UserError: it is damaged.
+    """
+    try:
+        return Tokenizer.from_file(str(path))
+    except Exception as error:  # noqa: BLE001 - the library raises no class of its own
+        reason = (str(error).splitlines() or ["no reason given"])[0]
+        raise UserError(f"{path} is not a tokenizer ({reason}): fetch the model again") from None
+
+
+def _check_vocabulary(tokenizer: Tokenizer, path: Path, rows: int) -> None:
+    """Compares the tokens with the rows of the model's table of embeddings.
+
+    Fewer tokens than rows are no proof: tables are rounded up, and some models keep unused rows.
+    """
+    last = max(tokenizer.get_vocab().values(), default=-1)
+    if last >= rows:
+        raise UserError(
+            f"{path} has token ids up to {last}, the model beside it knows {rows} tokens: it is another "
+            "model's tokenizer; fetch the right one"
+        )
+    if rows - last > ROUNDED_UP:
+        log.warning(
+            "%s has token ids up to %d, the model beside it knows %d tokens: is it this model's tokenizer?",
+            *(path, last, rows),
+        )
+
+
+def folder_max_length(folder: Path) -> int:
+    """The longest input in tokens: the sentence-transformers config's, else the tokenizer's own.
+
+    Never above what the table of positions holds, where sentence-transformers would fail on a long input.
+    """
+    limit = EncoderConfig.load(folder).max_tokens
+    length = _sentence_config(folder).get("max_seq_length")
+    if length is None:
+        length = _read(folder / "tokenizer_config.json").get("model_max_length", limit)
+    if isinstance(length, bool) or not isinstance(length, int | float) or not length >= 2:
+        raise UserError(f"{folder}: the longest input, {length!r}, is not a number of tokens: fetch it again")
+    return int(min(length, limit))
+
+
+def lowers_case(folder: Path) -> bool:
+    """Whether the sentence-transformers config has text lowered before the tokenizer's own rules."""
+    return bool(_sentence_config(folder).get("do_lower_case", False))
+
+
+def _lower(tokenizer: Tokenizer) -> None:
+    own = tokenizer.normalizer
+    steps = [normalizers.Lowercase()] if own is None else [normalizers.Lowercase(), own]
+    tokenizer.normalizer = normalizers.Sequence(steps)
+
+
+def _sentence_config(folder: Path) -> dict[str, Any]:
+    return next((_read(folder / name) for name in _SENTENCE_CONFIGS if (folder / name).exists()), {})
+
+
+def _read(path: Path) -> dict[str, Any]:
+    """A JSON object, empty where there is no file."""
+    try:
+        return dict(json.loads(path.read_text(encoding="utf-8"))) if path.exists() else {}
+    except (ValueError, TypeError, RecursionError) as error:
+        raise UserError(f"{path} is not a JSON object ({error}): fetch the model again") from None

@@ -1,0 +1,118 @@
+"""An encoder's weights by Hugging Face's names and by ours."""
+
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor
+
+from leap.core.errors import UserError
+from leap.models.families import Family
+
+State = dict[str, Tensor]
+
+# Checkpoints that began as TensorFlow's (bert-base-uncased) name a norm's weight and bias so.
+_OLD_NORM = {"gamma": "weight", "beta": "bias"}
+
+
+def read_weights(folder: Path, family: Family) -> State:
+    """The tensors of `model.safetensors` in float32, without the prefix of a checkpoint that has a head.
+
+    Raises:
+        UserError: there is no such file, or it is damaged.
+    """
+    path = folder / "model.safetensors"
+    if not path.exists():
+        raise UserError(f"{folder} has no model.safetensors: pickle files are not read; save it as safetensors")
+    try:
+        weights = load_file(path)
+    except SafetensorError as error:
+        raise UserError(f"{path} is not a whole safetensors file ({error}): fetch or train it again") from None
+    return {_plain(name.removeprefix(family.prefix)): tensor.float() for name, tensor in weights.items()}
+
+
+def from_hugging_face(weights: State, family: Family, layers: int, folder: Path) -> State:
+    """Our state dict of the first layers of a checkpoint.
+
+    Raises:
+        UserError: a weight is missing.
+    """
+    state: State = {}
+    try:
+        for ours, theirs in _plain_names(family, layers):
+            state[ours] = weights[theirs]
+        for ours, parts in _joined_names(family, layers):
+            state[ours] = torch.cat([weights[part] for part in parts])
+    except KeyError as missing:
+        raise UserError(f"{folder}/model.safetensors lacks {missing}: it is not a {family.architecture}") from None
+    return state
+
+
+def check_depth(weights: State, family: Family, layers: int, folder: Path) -> None:
+    """Refuses weights that have more layers than config.json says: the last one would be the wrong one.
+
+    Raises:
+        UserError: they have more.
+    """
+    start = f"{family.layers}."
+    numbers = {name.removeprefix(start).split(".", 1)[0] for name in weights if name.startswith(start)}
+    found = max((int(number) for number in numbers if number.isdigit()), default=-1) + 1
+    if found > layers:
+        raise UserError(
+            f"{folder}/config.json says {layers} layers, model.safetensors has {found}: they are not of one "
+            "model; fetch or train it again"
+        )
+
+
+def check_shapes(state: State, wanted: State, folder: Path) -> None:
+    """Refuses weights of another shape than config.json says.
+
+    Raises:
+        UserError: a tensor has another shape.
+    """
+    for name, tensor in wanted.items():
+        if name in state and state[name].shape != tensor.shape:
+            raise UserError(
+                f"{folder}/model.safetensors: {name} is {list(state[name].shape)}, config.json wants "
+                f"{list(tensor.shape)}: they are not of one model; fetch or train it again"
+            )
+
+
+def to_hugging_face(state: State, family: Family, layers: int) -> State:
+    """The weights by Hugging Face's names."""
+    named = {theirs: state[ours] for ours, theirs in _plain_names(family, layers)}
+    for ours, parts in _joined_names(family, layers):
+        named |= zip(parts, state[ours].chunk(3), strict=True)
+    return {name: tensor.contiguous() for name, tensor in named.items()}
+
+
+def _plain_names(family: Family, layers: int) -> list[tuple[str, str]]:
+    """Ours and theirs of every weight that is stored as we hold it."""
+    names = []
+    for ours, theirs in family.embeddings.items():
+        kinds = ("weight", "bias") if ours == "norm" else ("weight",)
+        names += [(f"{ours}.{kind}", f"{theirs}.{kind}") for kind in kinds]
+    for number in range(layers):
+        for kind in ("weight", "bias"):
+            names += [
+                (f"layers.{number}.{ours}.{kind}", f"{family.layers}.{number}.{theirs}.{kind}")
+                for ours, theirs in family.layer.items()
+            ]
+        if family.relative_bias:  # one table, shared by all layers
+            names.append((f"layers.{number}.relative.table.weight", f"{family.relative_bias}.weight"))
+    return names
+
+
+def _joined_names(family: Family, layers: int) -> list[tuple[str, list[str]]]:
+    """Ours of queries, keys and values in one, and their three."""
+    return [
+        (f"layers.{number}.qkv.{kind}", [f"{family.layers}.{number}.{part}.{kind}" for part in family.qkv])
+        for number in range(layers)
+        for kind in ("weight", "bias")
+    ]
+
+
+def _plain(name: str) -> str:
+    stem, _, last = name.rpartition(".")
+    return f"{stem}.{_OLD_NORM[last]}" if last in _OLD_NORM else name

@@ -1,0 +1,86 @@
+"""A checkpoint as folders that other programs load: whole, or cut after a layer."""
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+from leap.core.errors import UserError
+from leap.core.files import sha256_of, whole_folder
+from leap.models.packed_encoder import Encoder
+from leap.registry.card import front_matter, with_front_matter
+
+CARD = "README.md"
+# What a sentence-transformers folder has beside config.json and the weights. What speaks of exits (leap.json
+# and the files bound to these weights) means nothing in a model of another depth.
+BESIDE = (
+    *("tokenizer*", "special_tokens_map.json", "added_tokens.json", "vocab*", "merges.txt", "*.model"),
+    *("modules.json", "sentence_*.json", "config_sentence_transformers.json", "[0-9]*_*"),
+)
+
+
+def export_whole(source: Path, target: Path, card: str | None) -> None:
+    """The checkpoint as a sentence-transformers folder, which is also what LeapEncoder and Hugging Face load.
+
+    Raises:
+        UserError: the target exists.
+    """
+    must_be_new(target)
+    with whole_folder(target) as beside:
+        shutil.copytree(source, beside, dirs_exist_ok=True)
+        if card is not None:
+            (beside / CARD).write_text(card, encoding="utf-8")
+
+
+def export_truncated(source: Path, layers: int, target: Path, card: str | None) -> None:
+    """The first layers as a model of their own, for servers without early exit.
+
+    Its vectors are those of LeapEncoder with strategy="fixed" at that layer. Hugging Face,
+    sentence-transformers and text-embeddings-inference load it like any model.
+
+    Args:
+        source: the checkpoint's folder.
+        layers: K, how many are kept.
+        target: must not exist.
+        card: the checkpoint's card, from which the new one takes licence and origin.
+
+    Raises:
+        UserError: the target exists, or the model has fewer layers.
+    """
+    must_be_new(target)
+    with whole_folder(target) as beside:
+        write_truncated(source, layers, beside)
+        (beside / CARD).write_text(derived_card(source, layers, card, "cut model"), encoding="utf-8")
+
+
+def write_truncated(source: Path, layers: int, target: Path) -> None:
+    """The first layers of a model, into an empty folder; see `export_truncated`.
+
+    Raises:
+        UserError: the model has fewer layers.
+    """
+    Encoder.load(source, layers).save(target)
+    for pattern in BESIDE:
+        for found in source.glob(pattern):
+            if found.is_dir():
+                shutil.copytree(found, target / found.name)
+            else:
+                shutil.copyfile(found, target / found.name)
+
+
+def derived_card(source: Path, layers: int, card: str | None, what: str) -> str:
+    """The card of a form without exits: origin and licence of the checkpoint's card, none of its scores."""
+    front: dict[str, Any] = {key: value for key, value in front_matter(card or "").items() if key != "model-index"}
+    front.setdefault("library_name", "sentence-transformers")
+    front.setdefault("pipeline_tag", "sentence-similarity")
+    return with_front_matter(
+        front,
+        f"# The first {layers} layers of a LEAP model\n\n"
+        f"A {what} without exits, made from weights with sha256 `{sha256_of(source / 'model.safetensors')}`. "
+        f"Its vectors are those that the whole model gives at layer {layers}.",
+    )
+
+
+def must_be_new(target: Path) -> None:
+    """Raises UserError where an export would overwrite something."""
+    if target.exists():
+        raise UserError(f"{target} exists: name a folder that does not, or delete it")

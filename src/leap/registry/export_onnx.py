@@ -1,0 +1,44 @@
+"""A checkpoint cut after a layer, in ONNX: token ids and mask in, sentence vectors out."""
+
+import shutil
+import tempfile
+from pathlib import Path
+
+from leap.core.errors import UserError
+from leap.core.files import whole_folder
+from leap.models.onnx_graph import convert
+from leap.registry.export_folder import BESIDE, CARD, derived_card, must_be_new, write_truncated
+
+MODEL = "model.onnx"
+
+
+def export_onnx(source: Path, layers: int, target: Path, card: str | None) -> None:
+    """Writes `model.onnx` beside its tokenizer.
+
+    Inputs `input_ids` and `attention_mask`, both [batch, tokens] int64 with any batch and length; output
+    `sentence_embedding`, [batch, width] float32, pooled and normalised as the folder's modules say: the
+    vectors of LeapEncoder with strategy="fixed" at that layer.
+
+    Args:
+        source: the checkpoint's folder.
+        layers: K, how many are kept.
+        target: must not exist.
+        card: the checkpoint's card, from which the new one takes licence and origin.
+
+    Raises:
+        UserError: the target exists, the model has fewer layers, or onnx and onnxscript are not installed.
+    """
+    must_be_new(target)
+    try:
+        import onnxscript  # noqa: F401  (the exporter needs it, and says so late and at length)
+    except ImportError:
+        raise UserError("onnx and onnxscript are missing: pip install 'leap-pipeline[export]'") from None
+    with tempfile.TemporaryDirectory() as scratch, whole_folder(target) as beside:
+        cut = Path(scratch)
+        write_truncated(source, layers, cut)
+        convert(cut, beside / MODEL)
+        for pattern in (*BESIDE, "config.json"):
+            for found in cut.glob(pattern):
+                if found.is_file() and found.name != "modules.json":
+                    shutil.copyfile(found, beside / found.name)
+        (beside / CARD).write_text(derived_card(source, layers, card, "model in ONNX"), encoding="utf-8")

@@ -1,0 +1,66 @@
+"""What is exported: a checkpoint's folder, or a registered version, with its card."""
+
+import logging
+from pathlib import Path
+
+from leap.core.errors import UserError
+from leap.core.files import read_json
+from leap.core.settings import Settings
+from leap.evidence.evidence_file import checkpoint_hash, read_evidence
+from leap.registry.card import model_card
+from leap.registry.export_folder import CARD
+
+logger = logging.getLogger(__name__)
+
+WEIGHTS = "model.safetensors"
+
+
+def model_folder(model: str, settings: Settings | None, scratch: Path) -> Path:
+    """The checkpoint folder of what the user named.
+
+    Args:
+        model: a folder, or `models:/NAME@ALIAS` and what else MLflow takes.
+        settings: name the registry; needed for a registered model only.
+        scratch: where a registered model is downloaded to.
+
+    Raises:
+        UserError: there is none.
+    """
+    if not model.startswith("models:/"):
+        folder = Path(model)
+        if not (folder / WEIGHTS).is_file():
+            raise UserError(f"{folder} has no {WEIGHTS}: name models/leap-1 or models:/leap@champion")
+        return folder
+    if settings is None:
+        raise UserError(f"{model} is in a registry, which params.yaml names: it is missing here")
+    from leap.core.passwords import without_passwords
+    from leap.tracking.store import Tracking, failures, first_line
+
+    tracking = Tracking.open(settings, required=True)
+    from mlflow.artifacts import download_artifacts
+
+    try:
+        downloaded = Path(download_artifacts(model, dst_path=str(scratch), tracking_uri=tracking.uri))
+    except failures() as error:
+        where = without_passwords(tracking.uri)
+        raise UserError(f"{model} cannot be had from {where}: {first_line(error)}") from None
+    found = sorted(path.parent for path in downloaded.glob(f"artifacts/*/{WEIGHTS}"))
+    if not found:
+        raise UserError(f"{model} holds no checkpoint: it was not registered by the gate")
+    return found[0]
+
+
+def card_of(folder: Path, settings: Settings | None) -> str | None:
+    """The checkpoint's card: its own README.md, else one made from its verdict and evidence."""
+    if (folder / CARD).is_file():
+        return (folder / CARD).read_text(encoding="utf-8")
+    variant, _, seed = folder.name.rpartition("-")
+    path = Path("verdicts") / f"{folder.name}.json"
+    if settings is None or not seed.isdigit() or variant not in settings.variants or not path.is_file():
+        logger.info("no verdict on %s here: its card has no figures", folder)
+        return None
+    verdict = read_json(path, "dvc repro")
+    if verdict["checkpoint"] != checkpoint_hash(folder):
+        logger.info("%s is about other weights than %s: the card has no figures", path, folder)
+        return None
+    return model_card(settings, read_evidence(variant, int(seed), settings, models=folder.parent), verdict)

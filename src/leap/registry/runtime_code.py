@@ -1,0 +1,64 @@
+"""The part of this package that a registered model needs: `leap.exits` and what it imports, nothing else."""
+
+import ast
+import shutil
+from pathlib import Path
+
+import leap
+
+PACKAGE = Path(leap.__file__).parent
+ENTRY = "leap.exits"
+# The CUDA kernel's source, which is compiled where the model is served.
+KERNELS = PACKAGE / "exits" / "cuda" / "encoder.cu"
+
+
+def copy_runtime(target: Path) -> Path:
+    """Copies the needed modules to `target`/leap and returns that folder.
+
+    A tracking server takes files one by one, so the registry gets a dozen and not the whole package.
+    """
+    for module in runtime_modules():
+        source = module_file(module)
+        copy = target / "leap" / source.relative_to(PACKAGE)
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(source, copy)
+    shutil.copyfile(KERNELS, target / "leap" / KERNELS.relative_to(PACKAGE))
+    return target / "leap"
+
+
+def runtime_modules() -> set[str]:
+    """`leap.exits`, all that it imports from this package anywhere in its code, and their packages."""
+    found: set[str] = set()
+    waiting = [ENTRY]
+    while waiting:
+        name = waiting.pop()
+        if name in found:
+            continue
+        found.add(name)
+        waiting += [".".join(name.split(".")[:end]) for end in range(1, name.count(".") + 1)]
+        waiting += [module for module in imports(name) if module.partition(".")[0] == "leap"]
+    return found
+
+
+def imports(module: str) -> set[str]:
+    """The modules that a module of this package names in its import statements."""
+    named: set[str] = set()
+    for node in ast.walk(ast.parse(module_file(module).read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            named |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            # `from leap.exits import rules` may name a module or something in one.
+            inner = {f"{node.module}.{alias.name}" for alias in node.names}
+            named |= {node.module, *(name for name in inner if is_module(name))}
+    return named
+
+
+def is_module(name: str) -> bool:
+    """Whether a dotted name is a module of this package."""
+    return name.partition(".")[0] == "leap" and module_file(name).is_file()
+
+
+def module_file(name: str) -> Path:
+    """Where a module of this package lies."""
+    path = PACKAGE.joinpath(*name.split(".")[1:])
+    return path / "__init__.py" if path.is_dir() else path.with_suffix(".py")

@@ -1,0 +1,108 @@
+"""The paper's figures, read from reference/paper.yaml: to stand beside ours, never to be mixed with them."""
+
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import ValidationError
+from ruamel.yaml import YAML
+from ruamel.yaml.error import YAMLError
+
+from leap.core.errors import UserError
+from leap.core.settings.base import Block
+
+REFERENCE = Path("reference/paper.yaml")
+
+Cell = bool | int | float | str
+
+
+class PaperSetting(Block):
+    """What the paper measured on; a run that differs says in what (`leap.report.differences`)."""
+
+    student: str
+    student_layers: int
+    student_width: int
+    teacher: str
+    teacher_layers: int
+    data: str
+    sentences: int
+    epochs: int
+    similarity_set: str
+    hardware: str
+    precision: str
+    seeds: int
+
+
+class PaperTable(Block):
+    """A table or drawn figure of the paper; a list outside any table has no label."""
+
+    label: str | None
+    place: str
+    title: str
+    # Which exit rule its numbers can only come from: our reading (docs/paper.md), not the paper's words.
+    rule: Literal["converged", "near_final"] | None = None
+    rows: list[dict[str, Cell]]
+
+    def row(self, **where: Cell) -> dict[str, Cell]:
+        """The one row whose cells have these values.
+
+        Raises:
+            KeyError: there is none, or more than one.
+        """
+        found = [row for row in self.rows if all(row.get(key) == value for key, value in where.items())]
+        if len(found) != 1:
+            raise KeyError(f"{self.title}: {len(found)} rows with {where}")
+        return found[0]
+
+
+class PaperFigure(Block):
+    """A figure of the text; `bound` where the paper says about, above or below."""
+
+    value: float
+    place: str
+    bound: Literal["about", "above", "below"] | None = None
+
+
+class OneOf(Block):
+    """One of several values that the paper gives for one thing."""
+
+    value: Cell
+    place: str
+
+
+class Disagreement(Block):
+    """One thing for which the paper gives several values."""
+
+    what: str
+    values: list[OneOf]
+
+
+class Paper(Block):
+    """Everything of reference/paper.yaml."""
+
+    title: str
+    setting: PaperSetting
+    tables: dict[str, PaperTable]
+    figures: dict[str, PaperFigure]
+    disagreements: list[Disagreement]
+
+    def value(self, table: str, column: str, **where: Cell) -> Cell | None:
+        """A cell of a table; null where the row has no such column."""
+        return self.tables[table].row(**where).get(column)
+
+
+def read_paper(path: Path = REFERENCE) -> Paper:
+    """Reads and checks the file.
+
+    Raises:
+        UserError: it is missing or not as it should be; all mistakes are listed.
+    """
+    try:
+        content: Any = YAML(typ="safe", pure=True).load(path.read_text(encoding="utf-8"))
+        return Paper.model_validate(content)
+    except FileNotFoundError:
+        raise UserError(f"{path} is missing: it belongs to the project, `git checkout {path}`") from None
+    except YAMLError as error:
+        raise UserError(f"{path} is not valid YAML: {error}") from None
+    except ValidationError as error:
+        lines = [f"  - {'.'.join(map(str, item['loc']))}: {item['msg']}" for item in error.errors()]
+        raise UserError(f"{path} has {len(lines)} mistake(s):\n" + "\n".join(lines)) from None

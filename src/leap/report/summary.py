@@ -1,0 +1,202 @@
+"""All evidence and verdicts as one mapping, reports/summary.json, and as a table for the terminal."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from leap.core.settings import Settings
+from leap.evidence.bounds import recommended
+from leap.evidence.evidence_file import HEAD, Evidence
+from leap.evidence.spread import spread
+from leap.report.average import average
+
+Checkpoint = tuple[str, int]
+MISSING = "missing"
+# What else of diagnose.json the report shows.
+EXAMINED = (
+    "adaptive",
+    "by_length",
+    "strategies",
+    "token_thresholds",
+    "sweep",
+    "recommended",
+    "teacher",
+    "contraction_median",
+)
+
+
+def summarise(
+    settings: Settings,
+    evidence: Mapping[Checkpoint, Evidence],
+    verdicts: Mapping[Checkpoint, dict[str, Any]],
+    run: dict[str, Any],
+) -> dict[str, Any]:
+    """The content of reports/summary.json.
+
+    Args:
+        settings: name variants, seeds and the primary set.
+        evidence: what there is, by variant and seed; missing evidence becomes null, never a number.
+        verdicts: what there is; one of another checkpoint than the evidence's is left out.
+        run: what else the report says of this run: data counts, teacher (see `leap.report.page`).
+    """
+    variants = {}
+    for name, variant in settings.variants.items():
+        seeds = {
+            str(seed): one_checkpoint(evidence[name, seed], verdicts.get((name, seed)), settings)
+            for seed in settings.seeds
+        }
+        variants[name] = {
+            "description": variant.description,
+            **over_seeds(seeds),
+            "seeds_measured": sum(seed["checkpoint"] is not None for seed in seeds.values()),
+            "spread": spread(list(seeds.values())),
+            "seeds": seeds,
+        }
+    return {
+        "profile": settings.profile,
+        "hardware": hardware(evidence),
+        "primary_set": settings.evaluation.primary_set,
+        "run": run,
+        "variants": variants,
+    }
+
+
+def one_checkpoint(evidence: Evidence, verdict: dict[str, Any] | None, settings: Settings) -> dict[str, Any]:
+    """One seed of one variant."""
+    diagnose = evidence.diagnose or {}
+    pairs = {name: body(evidence.sts.get(name)) for name in settings.similarity}
+    primary = pairs[settings.evaluation.primary_set]
+    if verdict is not None and verdict["checkpoint"] != evidence.checkpoint:
+        verdict = None
+    return {
+        "checkpoint": evidence.checkpoint,
+        "depth": diagnose.get("depth"),
+        "n": diagnose.get("n"),
+        "diagnosis": diagnose.get("verdict"),
+        "monotonic": diagnose.get("monotonic"),
+        "layers": diagnose.get("layers"),
+        "exit": diagnose.get("exit"),
+        "oracle": diagnose.get("oracle"),
+        "truncation": diagnose.get("truncation"),
+        **{key: diagnose.get(key) for key in EXAMINED},
+        "rivals": (verdict or {}).get("rivals"),
+        "sts": {**(primary or {"spearman_full": None, "spearman_exit": None}), "sets": pairs},
+        "retrieval": {name: body(evidence.retrieval.get(name)) for name in settings.retrieval},
+        "gate": verdict and {key: verdict[key] for key in ("passed", "checks", "primary_metric")},
+        "latency": (evidence.latency or {}).get("rows"),
+        "speed_up": (evidence.latency or {}).get("speed_up"),
+        "protocol": (evidence.latency or {}).get("protocol"),
+    }
+
+
+def over_seeds(seeds: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    """The means of the seeds that were measured; a verdict passes where every seed's does."""
+    if len(seeds) == 1:
+        return next(iter(seeds.values()))
+    measured = [seed for seed in seeds.values() if seed["checkpoint"] is not None]
+    mean: dict[str, Any] = average([{**seed, "gate": None} for seed in measured or seeds.values()])
+    # Not the mean of the seeds' rules: the rule that is best by the mean of their figures.
+    mean["recommended"] = recommended(mean["sweep"] or [])
+    verdicts = [seed["gate"] for seed in seeds.values()]
+    if None in verdicts:
+        return {**mean, "gate": None}
+    # A check's reason speaks of one checkpoint, so the mean verdict keeps every seed's, each by its name.
+    checks = [
+        {**check, "name": f"{check['name']} (seed {seed})"}
+        for seed, content in seeds.items()
+        for check in content["gate"]["checks"]
+    ]
+    primary = average([verdict["primary_metric"] for verdict in verdicts])
+    passed = all(verdict["passed"] for verdict in verdicts)
+    return {**mean, "gate": {"passed": passed, "checks": checks, "primary_metric": primary}}
+
+
+def body(content: dict[str, Any] | None) -> dict[str, Any] | None:
+    """An evidence file without its head."""
+    return content and {key: value for key, value in content.items() if key not in HEAD}
+
+
+def hardware(evidence: Mapping[Checkpoint, Evidence]) -> dict[str, Any] | None:
+    """Where the latency was measured, or the rest where it was not; null where there is no evidence."""
+    for kind in ("latency", "diagnose"):
+        for item in evidence.values():
+            content = getattr(item, kind)
+            if content is not None:
+                return dict(content["environment"])
+    return None
+
+
+def dig(content: Any, *path: str) -> Any:
+    """The value at a path of keys, or null where the path ends early."""
+    for key in path:
+        content = content.get(key) if isinstance(content, dict) else None
+    return content
+
+
+def shown(value: Any, digits: int | None = 3) -> str:
+    """A value for a person; null reads as missing, never as zero. Digits null: as many as it needs."""
+    if value is None:
+        return MISSING
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if not isinstance(value, int | float):
+        return str(value)
+    return f"{value:.8g}" if digits is None else f"{value:.{digits}f}"
+
+
+def mean_ndcg(variant: dict[str, Any], path: str) -> float | None:
+    """Mean nDCG@10 of the collections; null where one is missing, for the rest would mislead."""
+    scores = [dig(item, f"ndcg_at_10_{path}") for item in variant["retrieval"].values()]
+    return None if None in scores or not scores else sum(scores) / len(scores)
+
+
+def verdict_word(variant: dict[str, Any]) -> str:
+    """passes, refused, or missing."""
+    passed = dig(variant, "gate", "passed")
+    return MISSING if passed is None else "passes" if passed else "refused"
+
+
+COLUMNS = (
+    "variant",
+    "E[layers]",
+    "exit rate",
+    "similarity",
+    "NN@10",
+    "STS full",
+    "STS exit",
+    "nDCG full",
+    "nDCG exit",
+    "speed-up",
+    "verdict",
+)
+
+
+def row(name: str, variant: dict[str, Any]) -> list[str]:
+    """A variant's row of the main table, in the order of COLUMNS."""
+    expected, depth = dig(variant, "exit", "expected_layers"), variant["depth"]
+    speed_up = variant["speed_up"]
+    return [
+        name,
+        MISSING if expected is None else f"{expected:.2f} of {shown(depth, 0)}",
+        shown(dig(variant, "exit", "rate")),
+        shown(dig(variant, "exit", "similarity")),
+        shown(dig(variant, "exit", "nn_at_10")),
+        shown(dig(variant, "sts", "spearman_full")),
+        shown(dig(variant, "sts", "spearman_exit")),
+        shown(mean_ndcg(variant, "full")),
+        shown(mean_ndcg(variant, "exit")),
+        MISSING if speed_up is None else f"{speed_up:.2f}x",
+        verdict_word(variant),
+    ]
+
+
+def table(summary: dict[str, Any]) -> str:
+    """The main table as aligned text, a line a variant."""
+    rows = [list(COLUMNS), *(row(name, variant) for name, variant in summary["variants"].items())]
+    widths = [max(len(line[i]) for line in rows) for i in range(len(COLUMNS))]
+    return "\n".join(
+        "  ".join(
+            cell.ljust(width) if i in (0, 10) else cell.rjust(width)
+            for i, (cell, width) in enumerate(zip(line, widths, strict=True))
+        ).rstrip()
+        for line in rows
+    )

@@ -1,0 +1,55 @@
+"""`leap monitor`: reads two windows, writes the comparison, tells the caller."""
+
+import logging
+from pathlib import Path
+
+from leap.core.errors import UserError
+from leap.core.files import whole_file, write_json
+from leap.core.settings import read_settings
+from leap.serve.compare_windows import Comparison, compare, differences
+from leap.serve.prometheus import prometheus_text
+from leap.serve.window import read_windows
+
+logger = logging.getLogger(__name__)
+
+
+def compare_windows(
+    reference: str, current: str, target: Path, prometheus: Path | None, params: Path
+) -> list[str]:
+    """Write `target`/comparison.json, and the Prometheus file if one is named.
+
+    Args:
+        reference: a window file, a folder of them or a glob pattern.
+        current: likewise.
+        target: the folder for the results.
+        prometheus: a file for Prometheus' text format.
+        params: the settings file.
+
+    Returns:
+        The rules that alert.
+
+    Raises:
+        UserError: the windows cannot be read or compared, or no rule could be judged.
+    """
+    settings = read_settings(params)
+    before, now = read_windows(reference), read_windows(current)
+    try:
+        comparison = compare(before, now, settings.monitoring)
+    except ValueError as error:
+        raise UserError(f"{reference} and {current}: {error}") from None
+    _say(comparison)
+    write_json(target / "comparison.json", comparison.as_json())
+    if prometheus is not None:
+        with whole_file(prometheus) as beside:
+            beside.write_text(prometheus_text(comparison), encoding="utf-8")
+    if all(finding.outcome == "not judged" for finding in comparison.findings):
+        raise UserError("no rule could be judged: the windows hold too little; see the reasons above")
+    return comparison.alerts
+
+
+def _say(comparison: Comparison) -> None:
+    for note in differences(comparison.reference, comparison.current):
+        logger.warning("note: %s", note)
+    for finding in comparison.findings:
+        level = logging.WARNING if finding.outcome == "alert" else logging.INFO
+        logger.log(level, "%-10s %-16s %s", finding.outcome, finding.rule, finding.reason)

@@ -1,0 +1,72 @@
+"""Settings and figures in MLflow's forms: flat parameters of a bounded length, metrics by name and step."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from mlflow.entities import Metric
+
+# MLflow's own limits: 1000 metrics a call, 6000 characters a parameter.
+METRICS_A_CALL = 1000
+PARAM_LENGTH = 6000
+
+# A metric's name, value and step.
+Number = tuple[str, float, int]
+
+
+def history_metrics(row: dict[str, Any]) -> dict[str, Any]:
+    """The figures of a logged step by metric: loss/total, loss/<term>, and train/<name> for all else."""
+
+    def name(key: str) -> str:
+        kind, _, term = key.partition("_")
+        return f"loss/{term or 'total'}" if kind == "loss" else f"train/{key}"
+
+    return {name(key): value for key, value in row.items() if key != "step"}
+
+
+def params_of(variant: dict[str, Any]) -> dict[str, str]:
+    """A variant's settings as MLflow's parameters: what it is called is in the tags."""
+    return flat({key: value for key, value in variant.items() if key not in ("name", "description")})
+
+
+def flat(content: Any, prefix: str = "") -> dict[str, str]:
+    """Nested settings as {"train.batch_size": "64"}; lists stay whole."""
+    if not isinstance(content, dict):
+        return {prefix: param_text(content)}
+    return {
+        name: text
+        for key, value in content.items()
+        for name, text in flat(value, f"{prefix}.{key}" if prefix else str(key)).items()
+    }
+
+
+def param_text(value: Any) -> str:
+    """A setting's value as text of a length that MLflow takes."""
+    text = value if isinstance(value, str) else json.dumps(value, default=str)
+    return text[:PARAM_LENGTH]
+
+
+def metric(name: str, value: float, step: int, time_ms: int) -> Metric:
+    """One number for a batch."""
+    from mlflow.entities import Metric
+
+    return Metric(name, float(value), time_ms, step)
+
+
+def history_numbers(history: Path) -> list[Number]:
+    """Every number of the trainer's history.jsonl as (metric, value, step)."""
+    numbers = []
+    for line in history.read_text(encoding="utf-8").splitlines():
+        try:
+            row = json.loads(line)
+        except json.JSONDecodeError:
+            continue  # a line that was cut short when the training was killed
+        step = int(row["step"])
+        numbers += [
+            (key, float(value), step) for key, value in history_metrics(row).items() if math.isfinite(value)
+        ]
+    return numbers

@@ -1,0 +1,1 @@
+"""Training a student: its start, its loss, its teacher, its loop."""

@@ -1,0 +1,25 @@
+"""What a student is trained on: one objective a kind of `loss`, all called alike."""
+
+from leap.core.settings.training import AdaptiveLayerSettings, Loss
+from leap.train.objective.adaptive_layer import AdaptiveLayer
+from leap.train.objective.leap_loss import LeapLoss
+from leap.train.objective.objective import Gather, Objective
+
+__all__ = ["AdaptiveLayer", "LeapLoss", "Objective", "objective"]
+
+
+def objective(
+    settings: Loss, layers: int, width: int, teacher_width: int, gather: Gather | None = None
+) -> Objective:
+    """The objective that `loss.kind` names.
+
+    Args:
+        settings: the block `loss` of a variant.
+        layers: L_s.
+        width: the student's D.
+        teacher_width: D_t.
+        gather: see `leap.train.objective.objective.Objective`.
+    """
+    if isinstance(settings, AdaptiveLayerSettings):
+        return AdaptiveLayer(settings, layers, width, teacher_width, gather)
+    return LeapLoss(settings, layers, width, teacher_width, gather)

@@ -1,0 +1,181 @@
+"""How a student starts, and how it is saved for Hugging Face, sentence-transformers and LeapEncoder."""
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from leap.core.checksums import write_sums
+from leap.core.errors import UserError
+from leap.core.one_thread import one_thread
+from leap.core.settings.training import ColdStart, GrownStart, StudentSettings
+from leap.models.families import BERT
+from leap.models.find import CHANGING
+from leap.models.locate import locate
+from leap.models.packed_encoder import Encoder, EncoderConfig
+from leap.models.tokenizer import lowers_case
+
+# The last three are RoBERTa's and XLM-R's.
+TOKENIZER_FILES = (
+    *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "vocab.txt"),
+    *("vocab.json", "merges.txt", "sentencepiece.bpe.model"),
+)
+
+
+def start_student(
+    settings: StudentSettings, teacher_folder: Path, token_counts: Tensor, seed: int
+) -> tuple[Encoder, Tensor | None]:
+    """The untrained student.
+
+    Args:
+        settings: its shape and start.
+        teacher_folder: the teacher, whose embeddings or layers a start may take over.
+        token_counts: [V] occurrences of each token of the tokenizer in the training text.
+        seed: of the random layers.
+
+    Returns:
+        The student, and the map back to the teacher's width where the start knows one, [D_t, D].
+
+    Raises:
+        UserError: the start does not fit the shape.
+    """
+    torch.manual_seed(seed)
+    start = settings.start
+    if isinstance(start, GrownStart):
+        return _grown(settings, start, teacher_folder), None
+    if not isinstance(start, ColdStart):
+        folder = locate(start).folder
+        started = _fitting(Encoder.load(folder, settings.layers), settings, folder)
+        started.pooling = "mean"  # LEAP's vectors are means, whatever the checkpoint was made for
+        return started, None
+    encoder = Encoder(_cold_shape(settings, EncoderConfig.load(teacher_folder)))
+    encoder.apply(_random)
+    basis = None
+    if start.embeddings == "teacher":
+        basis = _take_embeddings(encoder, Encoder.load(teacher_folder), token_counts)
+    return encoder, basis
+
+
+def student_tokenizer_folder(settings: StudentSettings, teacher_folder: Path) -> Path:
+    """The folder whose tokenizer the student uses: the checkpoint's it starts from, else the teacher's."""
+    start = settings.start
+    return teacher_folder if isinstance(start, ColdStart | GrownStart) else locate(start).folder
+
+
+def save_student(encoder: Encoder, folder: Path, tokenizer_folder: Path, max_length: int) -> None:
+    """Write the student as a sentence-transformers folder (mean pooling, unit vectors).
+
+    Args:
+        encoder: the student.
+        folder: an empty folder.
+        tokenizer_folder: where its tokenizer lies.
+        max_length: longest input in tokens.
+    """
+    encoder.save(folder)
+    for name in TOKENIZER_FILES:
+        if (tokenizer_folder / name).exists():
+            shutil.copyfile(tokenizer_folder / name, folder / name)
+    names = ("Transformer", "Pooling", "Normalize")
+    modules = [
+        {
+            "idx": index,
+            "name": str(index),
+            "path": "" if index == 0 else f"{index}_{name}",
+            "type": f"sentence_transformers.models.{name}",
+        }
+        for index, name in enumerate(names)
+    ]
+    pooling = {"word_embedding_dimension": encoder.config.width, "pooling_mode_mean_tokens": True}
+    (folder / "1_Pooling").mkdir()
+    (folder / "2_Normalize").mkdir()
+    for name, content in {
+        "modules.json": modules,
+        "1_Pooling/config.json": pooling,
+        "sentence_bert_config.json": {
+            "max_seq_length": max_length,
+            "do_lower_case": lowers_case(tokenizer_folder),
+        },
+    }.items():
+        (folder / name).write_text(json.dumps(content, indent=2) + "\n")
+    write_sums(folder, CHANGING)
+
+
+def _shape(settings: StudentSettings, teacher: EncoderConfig) -> EncoderConfig:
+    if settings.max_length > teacher.max_tokens:
+        raise UserError(
+            f"student.max_length {settings.max_length} is above the teacher's {teacher.max_tokens} positions"
+        )
+    return replace(
+        teacher,
+        layers=settings.layers,
+        width=settings.width,
+        heads=settings.heads,
+        intermediate=settings.intermediate,
+    )
+
+
+def _cold_shape(settings: StudentSettings, teacher: EncoderConfig) -> EncoderConfig:
+    """BERT's, whatever family the teacher is of, with the teacher's vocabulary.
+
+    Nothing of the teacher's layers is taken over, and the packed training and the fastest exits compute BERT:
+    MPNet's bias by relative position, say, would cost a student both.
+    """
+    shape = _shape(settings, teacher)
+    types = max(shape.token_types, 1)
+    return replace(shape, family=BERT, positions=teacher.max_tokens, token_types=types, relative_buckets=0)
+
+
+def _random(module: nn.Module) -> None:
+    # BERT's own initialisation (Devlin et al. 2019; transformers' initializer_range).
+    if isinstance(module, nn.Linear | nn.Embedding):
+        nn.init.normal_(module.weight, std=0.02)
+    if isinstance(module, nn.Linear):
+        nn.init.zeros_(module.bias)
+
+
+def _take_embeddings(encoder: Encoder, teacher: Encoder, token_counts: Tensor) -> Tensor:
+    """Takes over the teacher's embeddings, in their main directions where the student is narrower."""
+    weights = token_counts.double().add(0.1)
+    words = teacher.words.weight.detach().double()
+    with one_thread():
+        moments = (words * (weights / weights.sum()).unsqueeze(1)).T @ words
+        basis = torch.linalg.eigh(moments).eigenvectors.flip(1)[:, : encoder.config.width].float()
+    # An eigenvector's sign is the library's whim; the largest entry made positive settles it.
+    basis *= basis.gather(0, basis.abs().argmax(0, keepdim=True)).sign()
+    with torch.no_grad():
+        encoder.words.weight.copy_(teacher.words.weight @ basis)
+        # A family may keep places for padding first.
+        places = teacher.places.weight[teacher.config.first_position :] @ basis
+        encoder.places.weight.copy_(places[: len(encoder.places.weight)])
+        if encoder.types is not None and teacher.types is not None:
+            encoder.types.weight.copy_(teacher.types.weight @ basis)
+    result: Tensor = basis
+    return result
+
+
+def _grown(settings: StudentSettings, start: GrownStart, teacher_folder: Path) -> Encoder:
+    teacher = _fitting(Encoder.load(teacher_folder), settings, teacher_folder)
+    depth = teacher.config.layers
+    if settings.layers % depth:
+        raise UserError(f"student.start grows {settings.layers} layers from the teacher's {depth}: not a multiple")
+    copies = settings.layers // depth
+    stack = start.order == "stack"
+    order = [number % depth if stack else number // copies for number in range(settings.layers)]
+    encoder = Encoder(_shape(settings, teacher.config))
+    state = {name: tensor for name, tensor in teacher.state_dict().items() if not name.startswith("layers.")}
+    for number, source in enumerate(order):
+        for name, tensor in teacher.layers[source].state_dict().items():
+            state[f"layers.{number}.{name}"] = tensor
+    encoder.load_state_dict(state)
+    return encoder
+
+
+def _fitting(encoder: Encoder, settings: StudentSettings, folder: Path) -> Encoder:
+    for key in ("width", "heads", "intermediate"):
+        found, wanted = getattr(encoder.config, key), getattr(settings, key)
+        if found != wanted:
+            raise UserError(f"student.{key} is {wanted}, but the weights it starts from have {found}: {folder}")
+    return encoder

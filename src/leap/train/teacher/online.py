@@ -1,0 +1,91 @@
+"""A teacher that runs beside the student: no cache, at the price of its forward pass in every epoch."""
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from leap.core.files import write_sealed
+from leap.models.locate import Located
+from leap.models.packed_encoder import Encoder, compile_layers
+from leap.models.tokenizer import SentenceTokenizer
+from leap.train.teacher.interface import Rows, TeacherInput, TeacherTokens
+from leap.train.teacher.teacher_cache import check_mean_pooling, identity_of
+from leap.train.tokens import TokenizedText
+
+
+def write_online(
+    folder: Path, teacher: Located, sentences: Sequence[str], layers: list[int], max_length: int
+) -> dict[str, Any]:
+    """Writes the manifest of a teacher that will run online, in the place of a cache.
+
+    Returns:
+        The manifest: a cache's without shards.
+
+    Raises:
+        UserError: the teacher does not pool by the mean.
+    """
+    check_mean_pooling(teacher.folder)
+    manifest = identity_of(teacher, sentences, layers, max_length) | {"online": True, "shards": []}
+    for path in folder.glob("shard-*"):
+        path.unlink()
+    write_sealed(folder / "manifest.json", manifest)
+    return manifest
+
+
+class OnlineTeacher:
+    """The teacher's own encoder, in inference only."""
+
+    def __init__(
+        self, teacher: Located, sentences: Sequence[str], manifest: dict[str, Any], device: torch.device,
+        precision: str, tokens: Path,
+    ) -> None:  # fmt: skip
+        """Loads the teacher and tokenizes the sentences with its tokenizer.
+
+        Args:
+            teacher: the checked teacher.
+            sentences: the training text in order.
+            manifest: as `write_online` wrote it.
+            device: where the student trains.
+            precision: bf16 or fp32, as the student trains.
+            tokens: the folder of tokenized text.
+        """
+        self.layers: list[int] = manifest["layers"]
+        self.width: int = manifest["width"]
+        self._encoder = Encoder.load(teacher.folder).to(device).requires_grad_(False)
+        self._kept = torch.tensor(self.layers, device=device)
+        tokenizer = SentenceTokenizer(teacher.folder, manifest["max_length"])
+        self._text = TokenizedText.kept(tokens, sentences, tokenizer)
+        self._narrow = precision == "bf16"
+        self.packs = self._encoder.packs
+        self._longest = int(self._text.lengths.max())
+        self._tokens = 0
+
+    def reserve(self, batches: Iterable[Rows]) -> None:
+        """As `Teacher.reserve`."""
+        self._tokens = self._text.largest(batches)
+
+    def inputs(self, rows: Rows, fixed: bool) -> TeacherTokens:
+        """As `Teacher.inputs`."""
+        if fixed:
+            batch = self._text.packed(rows, self._tokens, self._longest)
+            return TeacherTokens(batch, torch.arange(len(rows)))
+        order = np.argsort(self._text.lengths[rows], kind="stable")
+        return TeacherTokens(self._text.batch(rows[order]), torch.from_numpy(np.argsort(order)))
+
+    @torch.no_grad()
+    def vectors(self, given: TeacherInput) -> Tensor:
+        """As `Teacher.vectors`."""
+        assert isinstance(given, TeacherTokens)
+        device = given.places.device.type
+        with torch.autocast(device, torch.bfloat16, enabled=self._narrow, cache_enabled=False):
+            pooled = self._encoder(given.batch)
+        kept: Tensor = pooled.index_select(0, self._kept).index_select(1, given.places)
+        return kept
+
+    def compile(self) -> None:
+        """As `Teacher.compile`."""
+        compile_layers(self._encoder)

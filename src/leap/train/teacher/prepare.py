@@ -1,0 +1,44 @@
+"""The teacher prepared for all variants at once: the layers that any of them reads, cached or online."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from leap.core.settings import VariantSettings
+from leap.core.settings.sources import ModelSource
+from leap.core.settings.training import TrainSettings
+from leap.models.locate import locate
+from leap.models.packed_encoder import EncoderConfig
+from leap.train.objective.layer_map import needed_teacher_layers
+from leap.train.teacher.choice import run_online
+from leap.train.teacher.online import write_online
+from leap.train.teacher.teacher_cache import build_cache
+
+
+def prepare_teacher(
+    folder: Path,
+    source: ModelSource,
+    sentences: Sequence[str],
+    variants: Sequence[VariantSettings],
+    train: TrainSettings,
+) -> dict[str, Any]:
+    """Write the teacher's cache, or only its manifest where the teacher runs beside the students.
+
+    Args:
+        folder: where the manifest and the shards go.
+        source: the teacher.
+        sentences: the training text.
+        variants: those that are trained.
+        train: the shared block, whose `teacher` and `device` hold for all.
+
+    Returns:
+        The manifest.
+    """
+    teacher = locate(source)
+    shape = EncoderConfig.load(teacher.folder)
+    needed = [needed_teacher_layers(item.student.layers, shape.layers, item.loss) for item in variants]
+    layers = sorted({shape.layers}.union(*needed))
+    longest = max((item.train.max_length for item in variants), default=train.max_length)
+    if run_online(train.teacher, len(sentences), len(layers), shape.width):
+        return write_online(folder, teacher, sentences, layers, longest)
+    return build_cache(folder, teacher, sentences, layers, longest, train.device)

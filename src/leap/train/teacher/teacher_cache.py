@@ -1,0 +1,258 @@
+"""The teacher's pooled layers, cached as shards with a manifest (docs/architecture.md)."""
+
+import json
+import logging
+import os
+from collections.abc import Iterable, Sequence
+from io import FileIO
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from leap.core.errors import UserError
+from leap.core.files import (
+    read_json,
+    sha256_of,
+    sha256_of_sentences,
+    was_changed,
+    whole_file,
+    write_sealed,
+)  # fmt: skip
+from leap.core.progress import bar
+from leap.models.batches import by_length
+from leap.models.device import resolve_device
+from leap.models.locate import Located
+from leap.models.packed_encoder import Encoder, EncoderConfig
+from leap.models.pooling import read_pooling
+from leap.models.tokenizer import SentenceTokenizer
+from leap.train.teacher.interface import Rows, TeacherInput
+
+log = logging.getLogger(__name__)
+
+Halves = np.ndarray[Any, np.dtype[np.float16]]
+
+SHARD_BYTES = 2**30
+SHARD_ROWS = 1024
+# Tokens computed together: what fits a CPU's caches, and what keeps a card busy.
+BATCH_TOKENS = {"cpu": 2**11, "cuda": 2**15}
+# Sentences that are tokenized and computed before their vectors are written.
+ROWS_TOGETHER = 2**14
+
+
+def build_cache(
+    folder: Path, teacher: Located, sentences: Sequence[str], layers: list[int], max_length: int, device: str
+) -> dict[str, Any]:
+    """Computes what is missing of the cache, shard by shard, and closes it with its manifest.
+
+    Args:
+        folder: of the cache; shards of an interrupted run with the same identity are kept.
+        teacher: the checked teacher.
+        sentences: the training text in order.
+        layers: teacher layers to keep, ascending, 0 being the embedding layer.
+        max_length: tokens; not more than the student sees.
+        device: cpu, cuda or auto.
+
+    Returns:
+        The manifest.
+
+    Raises:
+        UserError: the teacher does not pool by the mean, or its vectors are not finite.
+    """
+    check_mean_pooling(teacher.folder)
+    encoder = Encoder.load(teacher.folder).to(resolve_device(device))
+    tokenizer = SentenceTokenizer(teacher.folder, max_length)
+    identity = identity_of(teacher, sentences, layers, max_length)
+    folder.mkdir(parents=True, exist_ok=True)
+    whole = _begin(folder, identity)
+    if whole is not None:
+        log.info("the teacher cache is whole: nothing to compute")
+        _end(folder)
+        return whole
+    rows = _rows_per_shard(len(sentences), len(layers) * encoder.config.width * 2)
+    starts = range(0, len(sentences), rows)
+    shards = []
+    with bar(total=len(sentences), unit="sentence", desc="teacher") as progress:
+        for number, start in enumerate(starts):
+            part = range(start, min(start + rows, len(sentences)))
+            path = folder / f"shard-{number:05d}.bin"
+            if not _is_whole(path):
+                cuts = [*part[::ROWS_TOGETHER], part.stop]
+                pieces = (sentences[first:last] for first, last in pairwise(cuts))
+                _write_shard(path, (_pooled(encoder, tokenizer(piece), layers) for piece in pieces), start)
+            shard = read_json(path.with_suffix(".json"), "dvc repro cache_teacher")
+            shards.append({key: shard[key] for key in ("file", "rows", "sha256")})
+            progress.update(len(part))
+    manifest = identity | {"shards": shards}
+    write_sealed(folder / "manifest.json", manifest)
+    _end(folder)
+    return manifest
+
+
+class TeacherCache:
+    """A whole cache, opened for reading."""
+
+    packs = True
+
+    def __init__(self, folder: Path, manifest: dict[str, Any]) -> None:
+        """Opens the cache and checks its shards.
+
+        Args:
+            folder: of the cache.
+            manifest: its manifest.json.
+
+        Raises:
+            UserError: a shard is missing or changed.
+        """
+        self.layers: list[int] = manifest["layers"]
+        self.width: int = manifest["width"]
+        self._starts = np.cumsum([0, *(shard["rows"] for shard in manifest["shards"])])
+        self._shards = [self._open(folder, shard) for shard in manifest["shards"]]
+
+    def reserve(self, batches: Iterable[Rows]) -> None:
+        """As `Teacher.reserve`: a cache's rows are all of one size."""
+
+    def inputs(self, rows: Rows, fixed: bool = True) -> Tensor:
+        """As `Teacher.inputs`: the stored vectors, [B, S, D_t] float16."""
+        return torch.from_numpy(self._read(rows))
+
+    def compile(self) -> None:
+        """As `Teacher.compile`: there is nothing to compute."""
+
+    def vectors(self, given: TeacherInput) -> Tensor:
+        """As `Teacher.vectors`."""
+        assert isinstance(given, Tensor)
+        return given.transpose(0, 1).float()
+
+    def _read(self, indices: Rows) -> Halves:
+        out = np.empty((len(indices), len(self.layers), self.width), dtype=np.float16)
+        size = 2 * len(self.layers) * self.width
+        room = out.data.cast("B")
+        shards = np.searchsorted(self._starts, indices, side="right") - 1
+        for place, (number, row) in enumerate(zip(shards, indices - self._starts[shards], strict=True)):
+            # Read, not mapped: for a row of a kilobyte the system may map two megabytes (large folios).
+            part = room[place * size : (place + 1) * size]
+            if os.preadv(self._shards[number].fileno(), [part], int(row) * size) != size:
+                raise UserError(f"{self._shards[number].name!s} was cut while it was in use")
+        return out
+
+    def _open(self, folder: Path, shard: dict[str, Any]) -> FileIO:
+        path: Path = folder / shard["file"]
+        if not path.exists() or sha256_of(path) != shard["sha256"]:
+            raise UserError(
+                f"{path} is missing or does not match the manifest's sha256: "
+                "delete the folder and run `dvc repro cache_teacher`"
+            )
+        return path.open("rb", buffering=0)
+
+
+def identity_of(teacher: Located, sentences: Sequence[str], layers: list[int], max_length: int) -> dict[str, Any]:
+    """What the teacher's vectors are made from: the manifest's first part."""
+    return {
+        "teacher": teacher.sha256,
+        "tokenizer": sha256_of(teacher.folder / "tokenizer.json"),
+        "pooling": "mean",
+        "max_length": max_length,
+        "dtype": "float16",
+        "width": EncoderConfig.load(teacher.folder).width,
+        "layers": layers,
+        "rows": len(sentences),
+        "sentences": sha256_of_sentences(sentences),
+    }
+
+
+def check_mean_pooling(folder: Path) -> None:
+    """Refuses a sentence-transformers model that does not pool by the mean, as the paper's p_l do.
+
+    Raises:
+        UserError: another pooling mode is set.
+    """
+    pooling = read_pooling(folder)
+    if pooling != "mean":
+        raise UserError(
+            f"{folder}: the teacher pools by {pooling}; LEAP's vectors are means over the tokens: choose a "
+            "teacher with mean pooling"
+        )
+
+
+def _begin(folder: Path, identity: dict[str, Any]) -> dict[str, Any] | None:
+    """The manifest of a cache that is whole already; else keeps only shards of the same identity."""
+    manifest, building = folder / "manifest.json", folder / "building.json"
+    found = _as_written(manifest)
+    if found is not None:
+        made_from = {key: value for key, value in found.items() if key != "shards"}
+        if made_from == identity and all(_holds(folder, shard) for shard in found["shards"]):
+            return found
+    if _as_written(building) != identity:
+        for path in (*folder.glob("shard-*"), manifest):
+            path.unlink(missing_ok=True)
+        write_sealed(building, identity)
+    return None
+
+
+def _as_written(path: Path) -> dict[str, Any] | None:
+    """The content of one of the cache's own JSON files; None where it is missing or damaged."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    except ValueError:
+        content = None
+    if not isinstance(content, dict) or "seal" not in content or was_changed(content):
+        log.warning("%s is damaged: what it speaks of is computed anew", path)
+        return None
+    content.pop("seal")
+    return content
+
+
+def _holds(folder: Path, shard: dict[str, Any]) -> bool:
+    path = folder / shard["file"]
+    if path.exists() and sha256_of(path) == shard["sha256"]:
+        return True
+    log.warning("%s is missing or was changed after it was written: it is computed anew", path)
+    return False
+
+
+def _end(folder: Path) -> None:
+    """Removes what only an unfinished cache needs."""
+    for path in (*folder.glob("shard-*.json"), folder / "building.json"):
+        path.unlink(missing_ok=True)
+
+
+def _rows_per_shard(rows: int, row_bytes: int) -> int:
+    # About 1 GB each, but a small cache has several too, so that a kill never costs all of it.
+    return min(max(SHARD_ROWS, -(-rows // 16)), max(1, SHARD_BYTES // row_bytes))
+
+
+def _is_whole(path: Path) -> bool:
+    shard = _as_written(path.with_suffix(".json"))
+    return shard is not None and _holds(path.parent, shard)
+
+
+def _write_shard(path: Path, pieces: Iterable[Halves], start: int) -> None:
+    rows = 0
+    with whole_file(path) as beside, beside.open("wb") as file:
+        for piece in pieces:
+            finite = np.isfinite(piece).all(axis=(1, 2))
+            if not finite.all():
+                row = start + rows + int(np.argmin(finite))
+                raise UserError(f"the teacher's vector of sentence {row} of data/sentences.parquet is not finite")
+            # Not ndarray.tofile, whose error on a full disk does not say that it is one.
+            file.write(np.ascontiguousarray(piece).data)
+            rows += len(piece)
+    write_sealed(path.with_suffix(".json"), {"file": path.name, "rows": rows, "sha256": sha256_of(path)})
+
+
+@torch.inference_mode()
+def _pooled(
+    encoder: Encoder, token_ids: list[list[int]], layers: list[int]
+) -> "np.ndarray[Any, np.dtype[np.float16]]":
+    out = np.empty((len(token_ids), len(layers), encoder.config.width), dtype=np.float16)
+    mean = max(1, sum(map(len, token_ids)) // len(token_ids))
+    device = encoder.words.weight.device
+    for rows, batch in by_length(token_ids, max(1, BATCH_TOKENS[device.type] // mean)):
+        out[rows] = encoder(batch.to(device))[layers].transpose(0, 1).half().cpu().numpy()
+    return out

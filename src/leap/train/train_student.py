@@ -1,0 +1,167 @@
+"""One training from settings to saved folders."""
+
+import json
+import logging
+import shutil
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from statistics import median
+from typing import Any, Protocol
+
+import torch
+
+from leap.core.checksums import write_sums
+from leap.core.files import read_json, sha256_of, sha256_of_json, whole_folder, write_sealed
+from leap.core.settings import VariantSettings
+from leap.core.settings.sources import ModelSource
+from leap.models.device import resolve_device
+from leap.models.find import CHANGING
+from leap.models.locate import locate
+from leap.models.tokenizer import SentenceTokenizer
+from leap.train.objective import objective
+from leap.train.ranks import ALONE, Ranks
+from leap.train.student import save_student, start_student, student_tokenizer_folder
+from leap.train.teacher import open_teacher
+from leap.train.tokens import TokenizedText
+from leap.train.trainer import Line, Trainer
+from leap.train.training_state import TrainingState
+
+log = logging.getLogger(__name__)
+
+
+# The code that the weights depend on: an interrupted training goes on only if it is the same.
+CODE = ("train", "models", "core/one_thread.py")
+
+
+class Place(Protocol):
+    """Where a training writes; `leap.core.project.Checkpoint` is one."""
+
+    @property
+    def student(self) -> Path:
+        """The student's folder."""
+
+    @property
+    def training(self) -> Path:
+        """The folder of history.jsonl and training.json."""
+
+    @property
+    def unfinished(self) -> Path:
+        """The folder of the states, which exists only while the training is unfinished."""
+
+
+def train_student(
+    variant: VariantSettings,
+    teacher_source: ModelSource,
+    seed: int,
+    sentences: Sequence[str],
+    cache_folder: Path,
+    place: Place,
+    on_line: Callable[[int, Line], None],
+    ranks: Ranks = ALONE,
+) -> dict[str, Any]:
+    """Train a variant and write its two folders, each whole or not at all.
+
+    Args:
+        variant: its settings.
+        teacher_source: where the teacher lies.
+        seed: of the student's start and the order of the batches.
+        sentences: the training text.
+        cache_folder: the teacher's cache of it.
+        place: where the student, its record and the states of the unfinished training go.
+        on_line: called with every logged step, for a live tracker.
+        ranks: the processes of this training; the first one writes.
+
+    Returns:
+        What training.json says: checkpoint (sha256 of the weights), steps, seconds, sentences_per_second.
+
+    Raises:
+        UserError: the start does not fit, the cache is another's, or a loss is not finite.
+    """
+    identity = training_identity(variant, seed, cache_folder)
+    state = TrainingState(place.unfinished, identity, variant.train.keep_checkpoints)
+    teacher = locate(teacher_source)
+    device = ranks.device(resolve_device(variant.train.device))
+    cache = open_teacher(cache_folder, sentences, teacher, device, variant.train.precision)
+    tokenizer_folder = student_tokenizer_folder(variant.student, teacher.folder)
+    tokenizer = SentenceTokenizer(tokenizer_folder, variant.train.max_length)
+    text = TokenizedText.kept(cache_folder.with_name("tokens"), sentences, tokenizer)
+    counts = text.counts(tokenizer.vocabulary)
+    encoder, projection = start_student(variant.student, teacher.folder, counts, seed)
+    loss = objective(variant.loss, variant.student.layers, variant.student.width, cache.width, ranks.gather)
+    if projection is not None and variant.student.width != cache.width:
+        with torch.no_grad():
+            loss.projection.get_parameter("weight").copy_(projection)
+    trainer = Trainer(encoder, loss, variant.train, text, sentences, cache, seed, device, ranks)
+    log.info(
+        "%s: %d sentences of %.1f tokens on average, %d steps on %s",
+        *(variant.name, len(sentences), text.lengths.mean(), trainer.steps, device),
+    )
+    started = time.perf_counter()
+    history = trainer.train(state, on_line)
+    seconds = time.perf_counter() - started
+    if not ranks.first:
+        return {"steps": trainer.steps}
+    with whole_folder(place.student) as temporary:
+        save_student(encoder.cpu().eval(), temporary, tokenizer_folder, variant.student.max_length)
+    result = {
+        "checkpoint": sha256_of(place.student / "model.safetensors"),
+        "steps": trainer.steps,
+        "seconds": round(seconds, 1),
+        "sentences_per_second": round(median(line["sentences_per_second"] for line in history), 1),
+        "loss": history[-1]["loss"],
+    }
+    _record(place.training, history, result, identity)
+    state.clear()
+    return result
+
+
+def copy_checkpoint(variant: VariantSettings, place: Place) -> dict[str, Any]:
+    """Copy a variant's ready checkpoint to where a trained student would lie.
+
+    Raises:
+        UserError: the checkpoint cannot be had.
+    """
+    assert variant.checkpoint is not None
+    located = locate(variant.checkpoint)
+    with whole_folder(place.student) as temporary:
+        ignored = shutil.ignore_patterns("*.bin", "*.onnx", ".*", "README.md")
+        shutil.copytree(located.folder, temporary, dirs_exist_ok=True, ignore=ignored)
+        write_sums(temporary, CHANGING)
+    result = {"checkpoint": located.sha256, "steps": 0}
+    _record(place.training, [], result, {})
+    return result
+
+
+def training_identity(variant: VariantSettings, seed: int, cache_folder: Path) -> dict[str, Any]:
+    """What the weights are made from: they are the same wherever this is the same, on one machine."""
+    settings = variant.model_dump(mode="json", exclude={"name", "description", "checkpoint", "exit"})
+    cache = read_json(cache_folder / "manifest.json", "dvc repro cache_teacher")
+    package = Path(__file__).parents[1]
+    files = sorted(path for name in CODE for path in [package / name, *(package / name).rglob("*.py")])
+    return {
+        "settings": sha256_of_json(settings),
+        "seed": seed,
+        # Not the stored layers: another variant may need more of them, which changes nothing here.
+        "data": {key: cache[key] for key in ("teacher", "tokenizer", "sentences", "max_length")}
+        | {"online": cache.get("online", False)},
+        "code": sha256_of_json([sha256_of(path) for path in files if path.is_file()]),
+    }
+
+
+def is_trained(place: Place, identity: dict[str, Any]) -> bool:
+    """Whether a student lies there that was made from the same settings, data and code."""
+    record = place.training / "training.json"
+    if not record.is_file():
+        return False
+    made: dict[str, Any] = read_json(record, "dvc repro train")
+    weights = place.student / "model.safetensors"
+    return made.get("identity") == identity and weights.is_file() and sha256_of(weights) == made["checkpoint"]
+
+
+def _record(folder: Path, history: list[dict[str, Any]], result: dict[str, Any], identity: dict[str, Any]) -> None:
+    with whole_folder(folder) as temporary:
+        lines = "".join(json.dumps(line) + "\n" for line in history)
+        (temporary / "history.jsonl").write_text(lines)
+        result["history"] = sha256_of(temporary / "history.jsonl")
+        write_sealed(temporary / "training.json", result | {"identity": identity})

