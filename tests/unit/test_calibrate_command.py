@@ -10,13 +10,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from leap.train.fit_heads import fit_heads
 from tiny_models import WORDS, MakeFolder
 
 from leap.core.errors import UserError
 from leap.core.files import write_sealed
 from leap.exits import ExitRule, LeapEncoder
 from leap.exits.calibrate.calibrate_folder import Calibrated, calibrate, calibrate_folder, lines, read_column
+from leap.exits.calibrate.fit_heads import fit_heads
 from leap.exits.calibrate.risk import Demand
 from leap.exits.lens import Lens
 from leap.exits.rules import at_layers, by_heads, calibrated, near_final, patient

@@ -4,12 +4,12 @@ import math
 
 import pytest
 import torch
-from leap.train.fit_heads import fit_heads
 from scipy.stats import binom
 from torch import Tensor
 
 from leap.exits.calibrate.candidates import candidates, layer_thresholds, lowest_threshold
 from leap.exits.calibrate.certify import Parts, certified, counts
+from leap.exits.calibrate.fit_heads import fit_heads
 from leap.exits.calibrate.fit_lens import fit_lens
 from leap.exits.calibrate.least_squares import LeastSquares
 from leap.exits.calibrate.measure import Measured, fit_predictor

@@ -22,7 +22,7 @@ from leap.exits.rules import ExitRule
 from leap.models.batches import Batch, pack
 from leap.models.packed_encoder import Encoder, EncoderConfig
 
-KERNEL = Path(__file__).parents[2] / "src/leap/resources/kernels/encoder.cu"
+KERNEL = Path(__file__).parents[2] / "src/leap/exits/cuda/encoder.cu"
 SUPPORT = Path(__file__).parents[1] / "support"
 CONFIG = EncoderConfig(layers=3, width=128, heads=4, intermediate=256, vocabulary=50, positions=64)
 LENGTHS = [3, 3, 5, 9, 14, 16]
@@ -97,7 +97,7 @@ def on_host(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 
 
 @pytest.fixture(scope="module")
-def twin(on_host: OnHost) -> Encoder:
+def reference(on_host: OnHost) -> Encoder:
     """The same weights in float32."""
     encoder = Encoder(CONFIG).eval().requires_grad_(False)
     encoder.load_state_dict(on_host.fused.encoder.state_dict())
@@ -111,17 +111,19 @@ def batch() -> Batch:
 
 
 @pytest.mark.parametrize("stop", [1, 3])
-def test_a_layer_equals_its_slow_twin(on_host: OnHost, twin: Encoder, batch: Batch, stop: int) -> None:
+def test_a_layer_equals_the_reference_implementation(
+    on_host: OnHost, reference: Encoder, batch: Batch, stop: int
+) -> None:
     vectors, exits = on_host.run(batch, [math.inf] * 3, 1, stop)
-    torch.testing.assert_close(vectors, layer_forward(twin, batch, stop), atol=4e-3, rtol=0)
+    torch.testing.assert_close(vectors, layer_forward(reference, batch, stop), atol=4e-3, rtol=0)
     assert exits.tolist() == [stop] * len(LENGTHS)
 
 
-def test_mixed_exits_equal_the_slow_twin(on_host: OnHost, twin: Encoder, batch: Batch) -> None:
-    pooled = twin(batch)
+def test_mixed_exits_equal_the_reference_implementation(on_host: OnHost, reference: Encoder, batch: Batch) -> None:
+    pooled = reference(batch)
     similarity = torch.cosine_similarity(pooled[2], pooled[1], dim=-1).sort().values
     threshold = similarity[2:4].mean().item()
-    expected, layers = exit_forward(twin, batch, ExitRule(threshold, 2, 1))
+    expected, layers = exit_forward(reference, batch, ExitRule(threshold, 2, 1))
     assert layers.unique().tolist() == [2, 3]
     vectors, exits = on_host.run(batch, [math.inf, threshold, threshold], 1, 3)
     assert exits.tolist() == layers.tolist()
@@ -129,21 +131,23 @@ def test_mixed_exits_equal_the_slow_twin(on_host: OnHost, twin: Encoder, batch: 
 
 
 @pytest.mark.parametrize(("threshold", "layer"), [(-1.0, 2), (2.0, 3), (math.inf, 3)])
-def test_all_leave_together(on_host: OnHost, twin: Encoder, batch: Batch, threshold: float, layer: int) -> None:
+def test_all_leave_together(
+    on_host: OnHost, reference: Encoder, batch: Batch, threshold: float, layer: int
+) -> None:
     vectors, exits = on_host.run(batch, [math.inf, threshold, math.inf], 1, 3)
     assert exits.tolist() == [layer] * len(LENGTHS)
-    torch.testing.assert_close(vectors, layer_forward(twin, batch, layer), atol=4e-3, rtol=0)
+    torch.testing.assert_close(vectors, layer_forward(reference, batch, layer), atol=4e-3, rtol=0)
 
 
-def test_patience_and_batches_of_other_sizes_in_the_same_work_space(on_host: OnHost, twin: Encoder) -> None:
+def test_patience_and_batches_of_other_sizes_in_the_same_work_space(on_host: OnHost, reference: Encoder) -> None:
     large = pack([[number % 50] * 12 for number in range(7)])
     vectors, exits = on_host.run(large, [-1.0] * 3, 2, 3)
     assert exits.tolist() == [3] * 7
-    torch.testing.assert_close(vectors, layer_forward(twin, large, 3), atol=4e-3, rtol=0)
+    torch.testing.assert_close(vectors, layer_forward(reference, large, 3), atol=4e-3, rtol=0)
     small = pack([[7, 8, 9]])
     vectors, exits = on_host.run(small, [-1.0] * 3, 1, 3)
     assert exits.tolist() == [2]
-    torch.testing.assert_close(vectors, layer_forward(twin, small, 2), atol=4e-3, rtol=0)
+    torch.testing.assert_close(vectors, layer_forward(reference, small, 2), atol=4e-3, rtol=0)
     (work,) = on_host.fused._work.values()
     assert not work["counters"].any()
 

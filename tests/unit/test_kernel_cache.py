@@ -1,4 +1,4 @@
-"""Compiled kernels are kept by what they were made from, whole or not at all."""
+"""The cache of compiled kernels: one file for each source, options and compiler, written atomically."""
 
 from pathlib import Path
 from types import SimpleNamespace
@@ -28,8 +28,8 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_a_kernel_is_compiled_once(cache: Path) -> None:
     make = Compiler()
-    assert compiled.kept_binary(["-DD=384"], "13.0", make) == b"binary 1"
-    assert compiled.kept_binary(["-DD=384"], "13.0", make) == b"binary 1"
+    assert compiled.cached_binary(["-DD=384"], "13.0", make) == b"binary 1"
+    assert compiled.cached_binary(["-DD=384"], "13.0", make) == b"binary 1"
     assert make.made == 1
     assert [path.suffix for path in cache.iterdir()] == [".cubin"]
 
@@ -38,27 +38,27 @@ def test_other_options_compilers_and_sources_are_other_kernels(
     cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make = Compiler()
-    compiled.kept_binary(["-DD=384"], "13.0", make)
-    compiled.kept_binary(["-DD=128"], "13.0", make)
-    compiled.kept_binary(["-DD=384"], "13.1", make)
+    compiled.cached_binary(["-DD=384"], "13.0", make)
+    compiled.cached_binary(["-DD=128"], "13.0", make)
+    compiled.cached_binary(["-DD=384"], "13.1", make)
     monkeypatch.setattr(compiled, "source", lambda: "other")
-    assert compiled.kept_binary(["-DD=384"], "13.0", make) == b"binary 4"
+    assert compiled.cached_binary(["-DD=384"], "13.0", make) == b"binary 4"
     assert len(list(cache.iterdir())) == 4
 
 
-def test_a_kernel_that_the_driver_refuses_is_made_anew(cache: Path) -> None:
+def test_a_kernel_that_the_driver_refuses_is_compiled_again(cache: Path) -> None:
     make = Compiler()
-    compiled.kept_binary([], "13.0", make)
-    assert compiled.kept_binary([], "13.0", make, anew=True) == b"binary 2"
-    assert compiled.kept_binary([], "13.0", make) == b"binary 2"
+    compiled.cached_binary([], "13.0", make)
+    assert compiled.cached_binary([], "13.0", make, again=True) == b"binary 2"
+    assert compiled.cached_binary([], "13.0", make) == b"binary 2"
 
 
 def test_without_a_cache_it_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     make = Compiler()
-    assert compiled.kept_binary([], "13.0", make) == b"binary 1"
-    assert compiled.kept_binary([], "13.0", make) == b"binary 2"
+    assert compiled.cached_binary([], "13.0", make) == b"binary 1"
+    assert compiled.cached_binary([], "13.0", make) == b"binary 2"
 
 
 def test_an_interrupted_compilation_leaves_nothing(cache: Path) -> None:
@@ -66,11 +66,11 @@ def test_an_interrupted_compilation_leaves_nothing(cache: Path) -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        compiled.kept_binary([], "13.0", broken)
+        compiled.cached_binary([], "13.0", broken)
     assert not list(cache.glob("**/*.cubin"))
 
 
-def test_loading_tries_anew_once(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_loading_tries_again_once(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     nvrtc = SimpleNamespace(nvrtcVersion=lambda: (SimpleNamespace(value=0), 13, 0))
     monkeypatch.setitem(__import__("sys").modules, "cuda", SimpleNamespace())
     monkeypatch.setitem(__import__("sys").modules, "cuda.bindings", SimpleNamespace(nvrtc=nvrtc))
@@ -92,6 +92,6 @@ def test_loading_tries_anew_once(cache: Path, monkeypatch: pytest.MonkeyPatch) -
 
 def test_the_served_model_carries_the_source(tmp_path: Path) -> None:
     copied = copy_runtime(tmp_path)
-    assert (copied / "resources" / "kernels" / "encoder.cu").read_text() == compiled.source()
-    for module in ("paths", "graphs", "exit_kernels", "compiled"):
+    assert (copied / "exits" / "cuda" / "encoder.cu").read_text() == compiled.source()
+    for module in ("paths", "cuda/graphs", "cuda/exit_kernels", "cuda/compiled"):
         assert (copied / "exits" / f"{module}.py").is_file()

@@ -1,7 +1,7 @@
-"""Compiling and launching the CUDA kernel, through the CUDA bindings that torch for CUDA brings along.
+"""Compiles and launches the CUDA kernel, through the CUDA bindings that torch for CUDA brings along.
 
-A compiled kernel is kept in the user's cache folder under the hash of all it was made from, so it is compiled
-once a machine. Only whole files are ever there; one that the driver refuses is made anew.
+A compiled kernel lies in the user's cache folder under the hash of source, options and compiler, so it is compiled
+once a machine. Files there are written atomically; one that the driver refuses is compiled again.
 """
 
 import ctypes
@@ -105,7 +105,7 @@ def cache_folder() -> Path:
     return (Path(root) if root else Path.home() / ".cache") / "leap-pipeline" / "kernels"
 
 
-def kept_binary(options: list[str], compiler: str, make: Callable[[], bytes], anew: bool = False) -> bytes:
+def cached_binary(options: list[str], compiler: str, make: Callable[[], bytes], again: bool = False) -> bytes:
     """The compiled kernel from the cache; made and put there where it is not.
 
     A cache that cannot be read or written is done without.
@@ -114,11 +114,11 @@ def kept_binary(options: list[str], compiler: str, make: Callable[[], bytes], an
         options: of the compiler.
         compiler: its version.
         make: compiles.
-        anew: what is there is of no use.
+        again: compile even if the cache has one: the driver refused it.
     """
     try:
         path = cache_folder() / f"{sha256_of_json([source(), options, compiler])}.cubin"
-        if path.is_file() and not anew:
+        if path.is_file() and not again:
             return path.read_bytes()
     except (OSError, RuntimeError):  # RuntimeError: there is no home folder
         return make()
@@ -141,9 +141,11 @@ def _module(driver: Any, defined: dict[str, int], architecture: str) -> Any:
 
     options = [architecture, "--std=c++17", *(f"-D{name}={value}" for name, value in defined.items())]
     version = ".".join(map(str, nvrtc.nvrtcVersion()[1:]))
-    error, module = driver.cuModuleLoadData(kept_binary(options, version, lambda: machine_code(source(), options)))
+    error, module = driver.cuModuleLoadData(
+        cached_binary(options, version, lambda: machine_code(source(), options))
+    )
     if error.value:
-        binary = kept_binary(options, version, lambda: machine_code(source(), options), anew=True)
+        binary = cached_binary(options, version, lambda: machine_code(source(), options), again=True)
         module = checked(driver.cuModuleLoadData(binary))
     return module
 
