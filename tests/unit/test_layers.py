@@ -16,8 +16,8 @@ from leap.evaluate.layers import (
     median_contraction,
     share_below,
 )
-from leap.evaluate.neighbours import KeptNeighbours
 from leap.exits import ExitRule
+from leap.exits.neighbours import KeptNeighbours
 
 RULE = ExitRule(0.95, 2, 1)
 

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from leap.evaluate.neighbours import neighbours, overlap
+from leap.exits.neighbours import neighbours, overlap
 
 
 def at(*degrees: float) -> torch.Tensor:

@@ -9,10 +9,10 @@ from scipy.stats import pearsonr, spearmanr
 
 from leap.core.errors import UserError
 from leap.evaluate.likeness import likeness, row_correlations
-from leap.evaluate.neighbours import neighbours, overlap
 from leap.evidence.evidence_file import write_evidence as write_evidence_file
 from leap.evidence.rivals import against_rivals, compared, mean_difference, spearman_difference
 from leap.evidence.score_table import read_scores, write_scores
+from leap.exits.neighbours import neighbours, overlap
 
 
 def test_tables_come_back_as_they_were(tmp_path: Path) -> None:

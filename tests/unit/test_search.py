@@ -4,7 +4,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from leap.evaluate.search import nearest
+from leap.exits.search import nearest
 
 
 def brute_force(queries: torch.Tensor, documents: torch.Tensor, k: int) -> list[list[int]]:

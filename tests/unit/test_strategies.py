@@ -3,18 +3,18 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from leap.train.fit_heads import fit_heads
 from scipy.stats import spearmanr
 from tiny_models import MakeFolder
 
 from leap.evaluate.judge import Judge, ScoredPairs
 from leap.evaluate.lengths import length_bins
-from leap.evaluate.neighbours import KeptNeighbours, neighbours, overlap
 from leap.evaluate.strategies import own_strategies, strategies
 from leap.evaluate.sweep import rule_of, sweep
 from leap.evaluate.token_thresholds import chosen_thresholds, cross_fitted, exits_by_tokens
 from leap.evidence.bounds import passes, recommended
 from leap.exits import ExitRule, LeapEncoder
+from leap.exits.calibrate.fit_heads import fit_heads
+from leap.exits.neighbours import KeptNeighbours, neighbours, overlap
 from leap.exits.rules import at_layers, consecutive_similarity, converged, patient
 
 
@@ -77,7 +77,7 @@ def test_a_models_own_strategies_are_what_its_folder_has_files_for(
     assert own["heads"](pooled).tolist() == exits.tolist()
 
 
-def test_the_judge_by_its_slow_twin() -> None:
+def test_the_judge_by_its_reference() -> None:
     pooled = random_pooled()
     near = torch.nn.functional.cosine_similarity
     scores = near(pooled[-1, :20], pooled[-1, 20:], dim=1).numpy() + np.random.default_rng(0).random(20)
@@ -120,7 +120,7 @@ def test_gains_are_against_the_model_cut_at_the_same_depth() -> None:
 def test_kept_neighbours_computes_a_choice_once(monkeypatch: pytest.MonkeyPatch) -> None:
     kept = KeptNeighbours(random_pooled(), 5)
     first = kept(3)
-    monkeypatch.setattr("leap.evaluate.neighbours.nearest", None)
+    monkeypatch.setattr("leap.exits.neighbours.nearest", None)
     assert kept(torch.full((40,), 3)).equal(first)
     with pytest.raises(TypeError):
         kept(4)

@@ -6,8 +6,8 @@ import torch
 from scipy.stats import spearmanr, t
 
 from leap.core.settings.studies import Study
-from leap.evaluate.neighbours import neighbours
 from leap.exits import ExitRule
+from leap.exits.neighbours import neighbours
 from leap.exits.rules import converged
 from leap.studies.figures import Measured, extra_rows, patience_rows, threshold_rows, usual, width_rows
 from leap.studies.over_seeds import over_seeds

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from leap.train.fit_heads import fit_heads
 from safetensors.torch import load_file
 from tiny_settings import tiny_variant
 
@@ -19,6 +18,7 @@ from leap.core.errors import UserError
 from leap.core.files import sha256_of
 from leap.core.settings.sources import LocalModel
 from leap.exits import LeapEncoder
+from leap.exits.calibrate.fit_heads import fit_heads
 from leap.models.locate import locate
 from leap.models.tokenizer import SentenceTokenizer
 from leap.train import training as training_run

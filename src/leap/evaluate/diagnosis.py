@@ -18,10 +18,10 @@ from leap.evaluate.layers import (
     share_below,
 )
 from leap.evaluate.lengths import Mask, length_bins
-from leap.evaluate.neighbours import KeptNeighbours
 from leap.evidence.bootstrap import mean_interval
 from leap.evidence.bounds import ENOUGH_EXITS, NEAR
 from leap.evidence.spearman import Array
+from leap.exits.neighbours import KeptNeighbours
 from leap.exits.rules import ExitRule, at_layers, converged, near_final, similarity_to_final
 
 

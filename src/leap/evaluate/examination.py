@@ -17,13 +17,13 @@ from leap.evaluate.diagnosis import diagnose
 from leap.evaluate.encode import full_and_exited, layer_vectors, token_counts
 from leap.evaluate.judge import Judge, ScoredPairs
 from leap.evaluate.likeness import likeness
-from leap.evaluate.neighbours import KeptNeighbours
 from leap.evaluate.strategies import Strategy, own_strategies, strategies
 from leap.evaluate.sweep import sweep
 from leap.evaluate.token_thresholds import chosen_thresholds, cross_fitted
 from leap.evaluate.vector_cache import vector_cache
 from leap.evidence.bounds import recommended
 from leap.exits import LeapEncoder
+from leap.exits.neighbours import KeptNeighbours
 from leap.exits.rules import ExitRule, at_layers, converged
 
 BY_TOKENS = "by_tokens"

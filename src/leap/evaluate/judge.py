@@ -9,8 +9,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from leap.evaluate.layers import interpolated
-from leap.evaluate.neighbours import KeptNeighbours
 from leap.evidence.spearman import Array, spearman
+from leap.exits.neighbours import KeptNeighbours
 from leap.exits.rules import at_layers
 
 GAINED = ("similarity", "nn_at_10", "spearman")

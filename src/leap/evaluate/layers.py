@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from leap.evaluate.neighbours import KeptNeighbours
+from leap.exits.neighbours import KeptNeighbours
 from leap.exits.rules import ExitRule, consecutive_similarity, converged, near_final, similarity_to_final
 
 # Paper, Table "Per-layer early exit analysis": a layer is viable from here on.

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from leap.evaluate.neighbours import neighbours, overlap
 from leap.evidence.spearman import Array
+from leap.exits.neighbours import neighbours, overlap
 
 # Rows of similarities held at a time.
 BLOCK = 512

@@ -20,11 +20,11 @@ from leap.core.settings.evaluation import EvaluationSettings
 from leap.data.beir import Collection
 from leap.evaluate.encode import Encoded, full_and_exited
 from leap.evaluate.lengths import length_bins
-from leap.evaluate.search import nearest
 from leap.evaluate.vector_cache import VectorCache, vector_cache
 from leap.evidence.bootstrap import mean_interval
 from leap.evidence.spearman import Array
 from leap.exits import ExitRule, LeapEncoder
+from leap.exits.search import nearest
 
 RANKED = 100
 MEASURES = {**{f"ndcg_at_{k}": nDCG @ k for k in (1, 3, 5, 10)}, "recall_at_100": R @ RANKED}

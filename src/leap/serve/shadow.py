@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from leap.evaluate.neighbours import neighbours, overlap
+from leap.exits.neighbours import neighbours, overlap
 
 NEAREST = 10
 BLOCK = 128

@@ -12,10 +12,10 @@ from leap.core.settings.studies import Study
 from leap.data.pairs import Pairs
 from leap.evaluate.encode import layer_vectors
 from leap.evaluate.layers import interpolated, layer_overlaps, layer_rows, share_below
-from leap.evaluate.neighbours import KeptNeighbours, neighbours, overlap
 from leap.evaluate.strategies import Strategy
 from leap.evidence.spearman import Array, spearman
 from leap.exits import ExitRule, LeapEncoder
+from leap.exits.neighbours import KeptNeighbours, neighbours, overlap
 from leap.exits.rules import at_layers, consecutive_similarity, converged, first_layer_at, near_final, patient
 
 Row = dict[str, Any]

@@ -3,8 +3,8 @@
 import torch
 from torch import Tensor
 
-from leap.evaluate.search import nearest
 from leap.exits.rules import at_layers
+from leap.exits.search import nearest
 
 
 def neighbours(vectors: Tensor, k: int) -> Tensor:
