@@ -19,8 +19,7 @@ TRACKED = (
     "stages",
     "profiles",
     "reference",
-    "tools/mend.py",
-    "studies/dvc.yaml",
+    "mlruns/README.md",
     "dvc.yaml",
     "requirements.lock",
     ".dvc",
@@ -114,8 +113,8 @@ class Repository:
 
     def changed(self) -> set[str]:
         """The stages that `dvc repro` would run."""
-        status = json.loads(self.run("dvc", "status", "--json", "dvc.yaml"))
-        return {name.split(":")[-1] for name in status}
+        status = json.loads(self.run("dvc", "status", "--json"))
+        return {name.split(":")[-1] for name in status} - {"promote"}  # which is always run
 
     def ran(self, output: str) -> set[str]:
         """The stages that a repro ran."""

@@ -135,12 +135,11 @@ def copy_checkpoint(variant: VariantSettings, place: Place) -> dict[str, Any]:
 
 def training_identity(variant: VariantSettings, seed: int, cache_folder: Path) -> dict[str, Any]:
     """What the weights are made from: they are the same wherever this is the same, on one machine."""
-    settings = variant.model_dump(mode="json", exclude={"name", "description", "checkpoint", "exit"})
     cache = read_json(cache_folder / "manifest.json", "dvc repro cache_teacher")
     package = Path(__file__).parents[1]
     files = sorted(path for name in CODE for path in [package / name, *(package / name).rglob("*.py")])
     return {
-        "settings": sha256_of_json(settings),
+        "settings": sha256_of_json(variant.training()),
         "seed": seed,
         # Not the stored layers: another variant may need more of them, which changes nothing here.
         "data": {key: cache[key] for key in ("teacher", "tokenizer", "sentences", "max_length")}

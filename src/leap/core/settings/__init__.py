@@ -42,6 +42,10 @@ class VariantSettings(Block):
     train: TrainSettings
     exit: ExitSettings
 
+    def training(self) -> dict[str, Any]:
+        """What the weights are made by, as JSON: all but the exit settings and the words."""
+        return self.model_dump(mode="json", exclude={"name", "description", "exit"})
+
 
 class Settings(Block):
     """params.yaml."""
