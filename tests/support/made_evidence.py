@@ -276,6 +276,7 @@ def latency() -> dict[str, Any]:
             "device": "cpu",
             "path": path,
             "batch": batch,
+            "length": "sentences",
             "tokens": 12.5,
             "mixed": path == "exit" and batch > 1,
             "ms_p50": ms * batch,
@@ -292,4 +293,5 @@ def latency() -> dict[str, Any]:
         for path, ms in times.items()
     ]
     protocol = {"warmup": 5, "iterations": 40, "precision": "fp32"}
-    return {"rows": rows, "speed_up": 1.25, "protocol": protocol}
+    floor = {"weight_bytes": 8_000_000, "bandwidth_bytes_per_second": 2e10, "ms": 0.4}
+    return {"rows": rows, "speed_up": 1.25, "speed_up_ci95": [1.2, 1.3], "floor": floor, "protocol": protocol}

@@ -85,7 +85,7 @@ def test_numbers_that_follow_from_others_follow(paper: Paper) -> None:
         assert 12 / float(row["expected_layers"]) == pytest.approx(float(row["layer_reduction"]), rel=0.015)
     for row in paper.tables["latency"].rows:
         assert float(row["full_ms"]) / float(row["exit_ms"]) == pytest.approx(float(row["speed_up"]), abs=6e-3)
-    rows = {str(row["set"]): row for row in paper.tables["beir"].rows}
+    rows = {str(row["name"]): row for row in paper.tables["beir"].rows}
     for column in ("baseline_full", "leap_full", "leap_exit"):
         mean = sum(float(row[column]) for name, row in rows.items() if name != "average") / 5
         assert float(rows["average"][column]) == pytest.approx(mean, abs=6e-4)

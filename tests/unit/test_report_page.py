@@ -12,7 +12,7 @@ from test_summary import made
 from leap.report import plots
 from leap.report.page import Pictures, pictures, render
 from leap.report.paper import read_paper
-from leap.report.paper_comparison import beside
+from leap.report.paper_tables import paper_tables
 
 SVG = "{http://www.w3.org/2000/svg}"
 VOID = {"meta", "br", "link", "img"}
@@ -52,7 +52,7 @@ PAPER = read_paper(Path(__file__).parents[2] / "reference" / "paper.yaml")
 
 def page(summary: dict[str, Any], drawn: Pictures, form: str = "html") -> str:
     settings = made_settings()
-    tables = beside(settings, summary, {}, PAPER)
+    tables = paper_tables(settings, summary, {}, PAPER)
     asked = {name: study.description for name, study in settings.studies.items()}
     return render(f"report.{form}.j2", summary, drawn, tables, asked, {})
 

@@ -9,7 +9,7 @@ from markupsafe import Markup
 from leap.gate.verdict import mark
 from leap.report import plot_data, plots
 from leap.report.evaluator_proof import read_proof
-from leap.report.paper_table import Table
+from leap.report.paper_tables import Table
 from leap.report.study_results import Studies
 from leap.report.summary import COLUMNS, dig, row, shown, verdict_word
 from leap.report.wall_clock import wall_clock
@@ -126,7 +126,7 @@ def render(
         template: "report.html.j2" or "report.md.j2".
         summary: the content of reports/summary.json.
         drawn: the result of `pictures`.
-        tables: the result of `leap.report.paper_comparison.beside`.
+        tables: the result of `leap.report.paper_tables.paper_tables`.
         asked: the description of every study of the settings, run or not.
         studies: those that have been run.
     """

@@ -1,4 +1,4 @@
-"""The paper's figures, read from reference/paper.yaml: to stand beside ours, never to be mixed with them."""
+"""The paper's figures, read from reference/paper.yaml: to be compared with ours, never mixed with them."""
 
 from pathlib import Path
 from typing import Any, Literal
@@ -32,6 +32,18 @@ class PaperSetting(Block):
     seeds: int
 
 
+class Column(Block):
+    """A column that we measure too.
+
+    path: to our figure (`leap.report.paper_tables`); `{name}` stands for a cell of the row.
+    digits: null shows as many as there are, and no difference: for settings.
+    """
+
+    path: str
+    name: str | None = None
+    digits: int | None = 3
+
+
 class PaperTable(Block):
     """A table or drawn figure of the paper; a list outside any table has no label."""
 
@@ -40,6 +52,13 @@ class PaperTable(Block):
     title: str
     # Which exit rule its numbers can only come from: our reading (docs/paper.md), not the paper's words.
     rule: Literal["converged", "near_final"] | None = None
+    # What of the setting its figures depend on, and the figures that hold its own sizes where it has some.
+    depends: Literal["quality", "retrieval", "latency", "nothing"] = "quality"
+    sizes: dict[Literal["sentences", "epochs"], str] = {}
+    # A row's label, made from its cells, and the columns with ours; a table without any is not shown.
+    label_rows: str = "{name}"
+    columns: dict[str, Column] = {}
+    note: str = ""
     rows: list[dict[str, Cell]]
 
     def row(self, **where: Cell) -> dict[str, Cell]:
@@ -55,11 +74,12 @@ class PaperTable(Block):
 
 
 class PaperFigure(Block):
-    """A figure of the text; `bound` where the paper says about, above or below."""
+    """A figure of the text; `bound` where the paper says about, above or below; `path` leads to ours."""
 
     value: float
     place: str
     bound: Literal["about", "above", "below"] | None = None
+    path: str | None = None
 
 
 class OneOf(Block):

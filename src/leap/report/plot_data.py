@@ -6,6 +6,7 @@ from typing import Any
 
 from leap.report.study_results import Studies, first_seed
 from leap.report.summary import dig
+from leap.report.wall_clock import sentence_rows
 
 Rows = list[dict[str, Any]]
 
@@ -102,18 +103,18 @@ def width_rows(studies: Studies) -> Rows:
 def reduction_rows(summary: dict[str, Any]) -> Rows:
     """The share of full depth's time that is left, against layer reduction, at the smallest batch.
 
-    The physical floor (reading the weights once at the measured bandwidth) is a series where the evidence
-    has it, `floor_ms` of the protocol.
+    Rows of whole sentences only. The physical floor (reading the weights once at the measured bandwidth) is a
+    series of its own.
     """
     rows: Rows = []
     for name, variant in summary["variants"].items():
-        timed = variant["latency"] or []
+        timed = sentence_rows(variant["latency"])
         smallest = min((row["batch"] for row in timed), default=None)
         for row in timed:
             if row["batch"] == smallest and row["path"] in ("full", "exit"):
                 reduction = variant["depth"] / row["expected_layers"]
                 rows.append({"variant": name, "x": reduction, "y": 1 / row["speed_up"]})
-        floor = dig(variant, "protocol", "floor_ms")
+        floor = dig(variant, "floor", "ms")
         full = next((r["ms_p50"] for r in timed if (r["batch"], r["path"]) == (smallest, "full")), None)
         if floor and full:
             most = max(row["x"] for row in rows if row["variant"] == name)

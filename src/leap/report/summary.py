@@ -7,6 +7,7 @@ from leap.core.settings import Settings
 from leap.evidence.bounds import recommended
 from leap.evidence.evidence_file import HEAD, Evidence
 from leap.evidence.spread import spread
+from leap.gate.verdict import role
 from leap.report.average import average
 
 Checkpoint = tuple[str, int]
@@ -29,6 +30,7 @@ def summarise(
     evidence: Mapping[Checkpoint, Evidence],
     verdicts: Mapping[Checkpoint, dict[str, Any]],
     run: dict[str, Any],
+    trainings: Mapping[Checkpoint, dict[str, Any]] | None = None,
 ) -> dict[str, Any]:
     """The content of reports/summary.json.
 
@@ -36,16 +38,21 @@ def summarise(
         settings: name variants, seeds and the primary set.
         evidence: what there is, by variant and seed; missing evidence becomes null, never a number.
         verdicts: what there is; one of another checkpoint than the evidence's is left out.
-        run: what else the report says of this run: data counts, teacher (see `leap.report.page`).
+        run: what else the report says of this run: data counts, teacher (see `leap.report.run_facts`).
+        trainings: the records of the trainings that there are.
     """
     variants = {}
     for name, variant in settings.variants.items():
         seeds = {
-            str(seed): one_checkpoint(evidence[name, seed], verdicts.get((name, seed)), settings)
+            str(seed): {
+                **one_checkpoint(evidence[name, seed], verdicts.get((name, seed)), settings),
+                "training": _training((trainings or {}).get((name, seed))),
+            }
             for seed in settings.seeds
         }
         variants[name] = {
             "description": variant.description,
+            "role": role(settings, name),
             **over_seeds(seeds),
             "seeds_measured": sum(seed["checkpoint"] is not None for seed in seeds.values()),
             "spread": spread(list(seeds.values())),
@@ -84,8 +91,14 @@ def one_checkpoint(evidence: Evidence, verdict: dict[str, Any] | None, settings:
         "gate": verdict and {key: verdict[key] for key in ("passed", "checks", "primary_metric")},
         "latency": (evidence.latency or {}).get("rows"),
         "speed_up": (evidence.latency or {}).get("speed_up"),
+        "speed_up_ci95": (evidence.latency or {}).get("speed_up_ci95"),
+        "floor": (evidence.latency or {}).get("floor"),
         "protocol": (evidence.latency or {}).get("protocol"),
     }
+
+
+def _training(record: dict[str, Any] | None) -> dict[str, Any] | None:
+    return record and {key: record.get(key) for key in ("steps", "seconds", "loss")}
 
 
 def over_seeds(seeds: dict[str, dict[str, Any]]) -> dict[str, Any]:

@@ -7,11 +7,16 @@ from typing import Any
 PATHS = {"converged": "exit"}
 
 
+def sentence_rows(rows: Sequence[dict[str, Any]] | None) -> list[dict[str, Any]]:
+    """The rows of sentences as they are, without those of rows of a fixed number of tokens."""
+    return [row for row in rows or [] if row.get("length", "sentences") == "sentences"]
+
+
 def wall_clock(rows: Sequence[dict[str, Any]] | None, strategy: dict[str, Any]) -> str:
     """The median time of a text at the smallest batch size, in words.
 
     Args:
-        rows: of latency.json; null or empty where it was not measured.
+        rows: of latency.json; null or empty where it was not measured. Those of whole sentences are taken.
         strategy: a row of `strategies` in diagnose.json.
 
     Returns:
@@ -20,8 +25,9 @@ def wall_clock(rows: Sequence[dict[str, Any]] | None, strategy: dict[str, Any]) 
     """
     if not strategy["deployable"]:
         return "-"
-    smallest = min((row["batch"] for row in rows or []), default=0)
-    timed = {row["path"]: row for row in rows or [] if row["batch"] == smallest}
+    whole = sentence_rows(rows)
+    smallest = min((row["batch"] for row in whole), default=0)
+    timed = {row["path"]: row for row in whole if row["batch"] == smallest}
     own = timed.get(PATHS.get(strategy["strategy"], strategy["strategy"]))
     if own is not None:
         return f"{own['ms_p50'] / smallest:.2f} ms"

@@ -8,7 +8,7 @@ from leap.core.settings import Settings
 from leap.evidence.evidence_file import read_evidence
 from leap.report.page import pictures, render
 from leap.report.paper import read_paper
-from leap.report.paper_comparison import beside
+from leap.report.paper_tables import paper_tables
 from leap.report.run_facts import run_facts
 from leap.report.study_results import read_studies
 from leap.report.summary import summarise
@@ -30,10 +30,15 @@ def write_report(settings: Settings, project: Project) -> dict[str, Any]:
         for item in checkpoints
         if item.verdict.is_file()
     }
-    summary = summarise(settings, evidence, verdicts, run_facts(settings))
+    trainings = {
+        (item.variant, item.seed): read_json(record, "dvc repro")
+        for item in checkpoints
+        if (record := item.training / "training.json").is_file()
+    }
+    summary = summarise(settings, evidence, verdicts, run_facts(settings), trainings)
     studies = read_studies(settings)
     drawn = pictures(summary, project.root / "evaluations", studies)
-    tables = beside(settings, summary, studies, read_paper())
+    tables = paper_tables(settings, summary, studies, read_paper())
     asked = {name: study.description for name, study in settings.studies.items()}
     write_sealed(project.reports / "summary.json", summary)
     for form in ("html", "md"):
