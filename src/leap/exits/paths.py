@@ -27,7 +27,7 @@ PathName = Literal["auto", "fused", "graphs", "eager"]
 
 # Hopper: the fused kernel was written and measured for it.
 CAPABILITY = (9, 0)
-# Above, graphs are faster than the fused kernel (docs/log.md).
+# Above, graphs are faster than the fused kernel (docs/log).
 FUSED_TOKENS = 704
 # Blocks a tile in the comparison with the slow twin.
 MEMBERS = 8

@@ -23,7 +23,7 @@ from leap.models.packed_encoder import Encoder, EncoderConfig, Layer
 STREAMS = 4
 PLANS = 64
 LAYOUTS = 1024
-# Of a batch: more are faster in large matrix products of PyTorch's own (docs/log.md).
+# Of a batch: more are faster in large matrix products of PyTorch's own (docs/log).
 MOST_TOKENS = 2048
 # A tile is read to its end though its rows end earlier.
 SPARE = 128

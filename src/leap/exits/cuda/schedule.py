@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 FORGETTING = 0.05
 # Milliseconds from the end of a stretch to the start of the next one when the host looks in between, and of
 # moving rows to a smaller level: what mixed batches lost by both on an H200. A look of the device costs less
-# (docs/log.md).
+# (docs/log).
 LOOK_MS = 0.045
 MOVE_MS = 0.03
 DEVICE_LOOK_MS = 0.004
