@@ -1,14 +1,25 @@
 # make help says what there is. Two commands do it all from a fresh clone: `make demo` and `make test`.
 
-PYTHON ?= python3.11
+# The first of the supported versions that this machine has.
+PYTHON ?= $(firstword $(foreach version,3.11 3.12 3.13,$(if $(shell command -v python$(version)),python$(version))) python3)
 # The torch build to install. pip's default is right on a machine whose index serves the build you want; else:
 #   make setup TORCH="torch==2.13.0 --index-url https://download.pytorch.org/whl/cpu"     (or .../cu130)
 TORCH ?= torch==2.13.0
 # The same for make test-lowest; the index must have this version.
 LOWEST_TORCH ?= torch==2.11.0
 BIN := .venv/bin
+# uv installs in a fifth of pip's time, but reads no pip.conf: where it cannot reach an index, pip tries.
 # Bytecode is written when a module is first imported; writing all of it here would take a minute.
-INSTALL := $(BIN)/pip install --quiet --no-compile --disable-pip-version-check
+PIP = $(1)/bin/pip install --quiet --no-compile --disable-pip-version-check
+UV = VIRTUAL_ENV=$(1) $(1)/bin/uv pip install --quiet
+define INSTALL
+$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' || { echo "error: $(PYTHON) is not Python 3.11 to 3.13: make PYTHON=/path/to/python3.11"; exit 1; }
+$(PYTHON) -m venv $(1)
+$(PIP) uv || true
+$(UV) --no-deps -r $(2) || $(PIP) --no-deps -r $(2)
+$(PIP) -c $(2) $(3)
+$(PIP) --no-deps --no-build-isolation -e .
+endef
 
 # Each stage is its own process: without bytecode on disk every one compiles MLflow and PyTorch anew, 7 seconds.
 unexport PYTHONDONTWRITEBYTECODE
@@ -27,26 +38,19 @@ setup: .venv/ready ## make the environment in .venv
 setup-dev: .venv/ready-dev
 
 .venv/ready: requirements.lock pyproject.toml
-	@command -v $(PYTHON) >/dev/null || { echo "error: $(PYTHON) is missing: install Python 3.11, or say make PYTHON=/path/to/python3.11"; exit 1; }
-	@echo "installing the pinned environment into .venv (one to four minutes)"
-	$(PYTHON) -m venv .venv
-	$(INSTALL) -c requirements.lock $(TORCH)
-	$(INSTALL) --no-deps -r requirements.lock
-	$(INSTALL) --no-deps --no-build-isolation -e .
+	@echo "installing the pinned environment into .venv (about a minute)"
+	@$(call INSTALL,.venv,requirements.lock,$(TORCH))
 	@touch $@
 
 .venv/ready-dev: .venv/ready requirements-dev.lock
-	$(INSTALL) --no-deps -r requirements-dev.lock
+	$(call UV,.venv) --no-deps -r requirements-dev.lock || $(call PIP,.venv) --no-deps -r requirements-dev.lock
 	@touch $@
 
 setup-lowest: .venv-lowest/ready
 
 .venv-lowest/ready: requirements-lowest.lock pyproject.toml
-	@echo "installing the lowest versions that pyproject.toml allows into .venv-lowest (two to four minutes)"
-	$(PYTHON) -m venv .venv-lowest
-	$(subst .venv,.venv-lowest,$(INSTALL)) -c requirements-lowest.lock $(LOWEST_TORCH)
-	$(subst .venv,.venv-lowest,$(INSTALL)) --no-deps -r requirements-lowest.lock
-	$(subst .venv,.venv-lowest,$(INSTALL)) --no-deps --no-build-isolation -e .
+	@echo "installing the lowest versions that pyproject.toml allows into .venv-lowest (about a minute)"
+	@$(call INSTALL,.venv-lowest,requirements-lowest.lock,$(LOWEST_TORCH))
 	@touch $@
 
 demo: setup ## run the whole pipeline on the embedded profile (10 to 15 minutes on 2 cores)
