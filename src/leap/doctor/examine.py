@@ -7,7 +7,6 @@ from torch.nn import functional as F
 
 from leap.core.environment import environment
 from leap.core.errors import UserError
-from leap.core.files import sha256_of
 from leap.core.settings.evaluation import EvaluationSettings, SweepSettings
 from leap.doctor.doctor_sentences import Sample
 from leap.doctor.overhead import monitoring_overhead
@@ -17,6 +16,7 @@ from leap.evaluate.examination import examine
 from leap.evidence.bounds import ENOUGH_EXITS, ENOUGH_NEIGHBOURS, NEAR
 from leap.exits import ExitRule, LeapEncoder
 from leap.exits.rules import at_layers, converged
+from leap.models.folder import hash_weights
 
 BATCH = 64
 
@@ -53,7 +53,7 @@ def examined(name: str, model: LeapEncoder, chosen: Sample, rule: ExitRule) -> d
     ]
     return {
         "model": name,
-        "weights": sha256_of(model.folder / "model.safetensors"),
+        "weights": hash_weights(model.folder),
         "depth": model.depth,
         "width": pooled.shape[2],
         "sentences": {

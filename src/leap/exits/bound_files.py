@@ -5,10 +5,9 @@ from pathlib import Path
 from torch import Tensor
 
 from leap.core.errors import UserError
-from leap.core.files import sha256_of, whole_file
+from leap.core.files import whole_file
 from leap.core.tensor_files import DamagedError, load_sealed, save_sealed
-
-WEIGHTS = "model.safetensors"
+from leap.models.folder import hash_weights
 
 
 def save_bound(tensors: dict[str, Tensor], path: Path) -> None:
@@ -16,7 +15,7 @@ def save_bound(tensors: dict[str, Tensor], path: Path) -> None:
 
     The file appears whole or not at all.
     """
-    metadata = {"weights": sha256_of(path.parent / WEIGHTS)}
+    metadata = {"weights": hash_weights(path.parent)}
     with whole_file(path) as beside:
         save_sealed({name: tensor.cpu() for name, tensor in tensors.items()}, beside, metadata)
 
@@ -51,7 +50,8 @@ def check_weights(path: Path, named: object, made_by: str) -> None:
     Raises:
         UserError: the weights are others.
     """
-    weights = path.with_name(WEIGHTS)
-    found = sha256_of(weights)
+    found = hash_weights(path.parent)
     if named != found:
-        raise UserError(f"{path} was made from other weights (sha256 {named}) than {weights} ({found}): {made_by}")
+        raise UserError(
+            f"{path} was made from other weights (sha256 {named}) than those next to it ({found}): {made_by}"
+        )

@@ -13,8 +13,9 @@ from torch import Tensor
 from leap.core.errors import UserError
 from leap.core.files import read_json, sha256_of, write_sealed
 from leap.exits import lens
-from leap.exits.bound_files import WEIGHTS, check_weights
+from leap.exits.bound_files import check_weights
 from leap.exits.predictor import FEATURES, FIRST_LAYER, LOOKBACK, Predictor
+from leap.models.folder import hash_weights
 
 FILE = "calibration.json"
 COMMAND = "leap calibrate MODEL --sentences FILE"
@@ -63,7 +64,7 @@ class Calibration:
             report: what was demanded and found, for a person; nothing reads it back.
         """
         content = {
-            "weights": sha256_of(folder / WEIGHTS),
+            "weights": hash_weights(folder),
             "lens": sha256_of(folder / lens.FILE) if self.uses_lens else None,
             "score": self.score,
             "patience": self.patience,

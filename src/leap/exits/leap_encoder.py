@@ -4,6 +4,7 @@ import json
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
+from operator import index
 from pathlib import Path
 from threading import Lock
 from typing import Any, Literal, get_args
@@ -109,15 +110,29 @@ class LeapEncoder:
         """L."""
         return self.encoder.config.layers
 
+    @property
+    def width(self) -> int:
+        """D, the dimensions of a vector."""
+        return self.encoder.config.width
+
+    @property
+    def max_seq_length(self) -> int:
+        """The longest text in tokens, special tokens included; what is longer is cut. It can be set."""
+        return self.tokenizer.max_length
+
+    @max_seq_length.setter
+    def max_seq_length(self, length: int) -> None:
+        self.tokenizer.max_length = _whole_number("max_seq_length", length)
+
     @cached_property
     def heads(self) -> Heads:
         """The folder's exit heads; reading them raises UserError where there are none for these weights."""
-        return Heads.load(self.folder, self.depth, self.encoder.config.width).to(self.device)
+        return Heads.load(self.folder, self.depth, self.width).to(self.device)
 
     @cached_property
     def lens(self) -> Lens:
         """The folder's lens; reading it raises UserError where there is none for these weights."""
-        return Lens.load(self.folder, self.depth, self.encoder.config.width).to(self.device)
+        return Lens.load(self.folder, self.depth, self.width).to(self.device)
 
     @cached_property
     def calibration(self) -> Calibration:
@@ -268,8 +283,7 @@ class LeapEncoder:
         check_precision(precision)
         if output_value != "sentence_embedding":
             raise ValueError(f"output_value {output_value!r} is not supported, only 'sentence_embedding'")
-        if type(batch_size) is not int or batch_size < 1:
-            raise ValueError(f"batch_size {batch_size!r} must be a whole number of at least 1")
+        batch_size = _whole_number("batch_size", batch_size)
         dimensions = self._dimensions(truncate_dim)
         prompt = self.prompts.text(prompt, prompt_name)
         if show_progress_bar is None:
@@ -287,7 +301,7 @@ class LeapEncoder:
         vectors = torch.empty(len(texts), dimensions, device=kept_on)
         exits = torch.empty(len(texts), dtype=torch.int64)
         for rows, batch in self._batches(texts, prompt, batch_size, show_progress_bar):
-            pooled, exits[rows] = leave(batch)
+            pooled, exits[rows] = leave(batch) if len(batch.ids) else self._without_tokens(batch.rows)
             vectors[rows] = finished(pooled, self.normalizes, dimensions, normalize_embeddings).to(kept_on)
         result: Any = converted(vectors, precision, convert_to_numpy, convert_to_tensor)
         layers: Any = exits.numpy()
@@ -307,7 +321,12 @@ class LeapEncoder:
         """
         texts, prompt = checked_texts(sentences), self.prompts.text(None, None)
         for rows, batch in self._batches(texts, prompt, batch_size, show_progress_bar):
-            yield rows, self.encoder(batch).cpu()
+            pooled = self.encoder(batch).cpu() if len(batch.ids) else None
+            yield rows, torch.zeros(self.depth + 1, batch.rows, self.width) if pooled is None else pooled
+
+    def _without_tokens(self, rows: int) -> tuple[Tensor, Tensor]:
+        """Zeros at full depth: the mean over no tokens, as sentence-transformers computes it."""
+        return torch.zeros(rows, self.width, device=self.device), torch.full((rows,), self.depth)
 
     def _batches(
         self, texts: list[str], prompt: str | None, batch_size: int, show: bool
@@ -358,11 +377,9 @@ class LeapEncoder:
         to_int8(self.encoder)
 
     def _dimensions(self, truncate_dim: int | None) -> int:
-        width = self.encoder.config.width
+        width = self.width
         wanted = self.truncate_dim if truncate_dim is None else truncate_dim
-        if wanted is not None and (type(wanted) is not int or wanted < 1):
-            raise ValueError(f"truncate_dim {wanted!r} must be a whole number of at least 1")
-        return width if wanted is None else min(wanted, width)
+        return width if wanted is None else min(_whole_number("truncate_dim", wanted), width)
 
     def _policy(self, strategy: Strategy, rule: ExitRule, layer: int | None, pabee_patience: int) -> ExitPolicy:
         if strategy in ("full", "fixed"):
@@ -419,6 +436,21 @@ class LeapEncoder:
             return at_layers(pooled, exits), exits.cpu()
 
         return leave
+
+
+def _whole_number(name: str, value: object) -> int:
+    """An argument as an int, numpy's too.
+
+    Raises:
+        ValueError: it is no whole number of at least 1.
+    """
+    try:
+        number = 0 if isinstance(value, bool) else index(value)  # type: ignore[arg-type]
+    except TypeError:
+        number = 0
+    if number < 1:
+        raise ValueError(f"{name} {value!r} must be a whole number of at least 1")
+    return number
 
 
 def read_rule(folder: Path, depth: int) -> ExitRule:

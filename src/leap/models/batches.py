@@ -115,6 +115,12 @@ def pack(token_ids: Sequence[Sequence[int]]) -> Batch:
     return Batch(ids, positions, groups)
 
 
+def without_tokens(rows: int) -> Batch:
+    """Rows that have no tokens: nothing can be computed of them."""
+    nothing = torch.empty(0, dtype=torch.int64)
+    return Batch(nothing, nothing, (Group(0, rows, 0),))
+
+
 def by_length(token_ids: Sequence[Sequence[int]], batch_size: int) -> Iterator[tuple[list[int], Batch]]:
     """Batches of rows alike in length, the longest first, so that memory peaks at once.
 

@@ -120,4 +120,8 @@ ROBERTA = replace(
 )
 XLM_ROBERTA = replace(ROBERTA, model_type="xlm-roberta", architecture="XLMRobertaModel")
 
-FAMILIES = {family.model_type: family for family in (BERT, DISTILBERT, MPNET, ROBERTA, XLM_ROBERTA)}
+CAMEMBERT = replace(ROBERTA, model_type="camembert", architecture="CamembertModel")
+
+FAMILIES = {family.model_type: family for family in (BERT, DISTILBERT, MPNET, ROBERTA, XLM_ROBERTA, CAMEMBERT)}
+# What transformers' own configs of these families take where config.json leaves a key out.
+DEFAULTS = {"layer_norm_eps": 1e-12, "token_types": 2, "relative_buckets": 32}

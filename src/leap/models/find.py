@@ -10,16 +10,22 @@ from leap.core.checksums import check_sums
 from leap.core.errors import UserError
 from leap.core.files import sha256_of
 from leap.core.hub import fetch
+from leap.models.folder import WEIGHTS, ModelFolder
 
-WEIGHTS = "model.safetensors"
 # Of a hub repository: no part begins with a dot, so that none is a folder above.
 _REPOSITORY = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*/[A-Za-z0-9_][A-Za-z0-9_.-]*")
-HUB_FILES = ("*.json", "*.txt", "*.model", "1_Pooling/*", WEIGHTS)
+HUB_FILES = (
+    "*.json",
+    "*.txt",
+    "*.model",
+    "*.safetensors",
+    "[0-9]_*/*.json",
+    "[0-9]_*/*.safetensors",
+    "[0-9]_*/*.txt",
+)
 # What SHA256SUMS of a model folder leaves out: the exit rule may be set by hand, the card comes later, and
 # the others name the weights that they were made for and carry hashes of their own.
 CHANGING = ("leap.json", "README.md", "calibration.json", "lens.safetensors", "heads.safetensors")
-# As in sentence-transformers, a name without its owner is one of theirs.
-DEFAULT_OWNER = "sentence-transformers"
 
 
 def find_model(name: str | Path, revision: str | None = None) -> Path:
@@ -34,9 +40,9 @@ def find_model(name: str | Path, revision: str | None = None) -> Path:
     """
     folder = Path(name)
     if not folder.is_dir():
-        if isinstance(name, Path) or name.count("/") > 1 or "\\" in name:
-            raise UserError(f"model folder {name} does not exist: train or fetch the model first")
-        folder = package_folder(name) if _is_installed(name) else _from_hub(name, revision)
+        if _is_path(name):
+            raise UserError(f"model folder {name} does not exist{_neighbours(folder)}")
+        folder = package_folder(str(name)) if _is_installed(str(name)) else _from_hub(str(name), revision)
     check_files(folder)
     return folder
 
@@ -76,22 +82,12 @@ def hub_folder(repo: str, revision: str) -> Path:
 
 
 def check_files(folder: Path) -> None:
-    """Refuses a folder that lacks config.json or the safetensors, or whose SHA256SUMS do not hold.
+    """Refuse a folder that lacks config.json or the safetensors, or whose SHA256SUMS do not hold.
 
     Raises:
-        UserError: a file is missing or changed.
+        UserError: a file is missing or changed, or the folder holds another form of weights.
     """
-    if not (folder / "config.json").is_file():
-        raise UserError(f"{folder} has no config.json: it is not a Hugging Face model folder")
-    if not (folder / WEIGHTS).is_file():
-        raise UserError(
-            f"{folder} has no {WEIGHTS}, the one form of weights that is read. pytorch_model.bin is a "
-            "pickle, which can run code; if you trust it, convert it once and name the new folder with "
-            "`kind: local`: "
-            'python -c "from transformers import AutoModel, AutoTokenizer as T; '
-            "m = 'OLD FOLDER OR REPOSITORY'; AutoModel.from_pretrained(m).save_pretrained('NEW FOLDER'); "
-            "T.from_pretrained(m).save_pretrained('NEW FOLDER')\""
-        )
+    ModelFolder.read(folder).check()
     check_sums(folder, f"train or copy the model again, or delete {SUMS} if you changed the folder on purpose")
 
 
@@ -121,12 +117,29 @@ def _is_installed(name: str) -> bool:
     return True
 
 
+def _is_path(name: str | Path) -> bool:
+    """Say whether a name can only mean a folder: by its form, or since its first part is one here."""
+    if isinstance(name, Path) or "\\" in name or name.count("/") > 1 or name.startswith((".", "/", "~")):
+        return True
+    owner, slash, _ = name.partition("/")
+    return bool(slash) and Path(owner).is_dir()
+
+
+def _neighbours(folder: Path) -> str:
+    """What else lies where a missing folder was looked for."""
+    parent = folder.parent
+    names = sorted(path.parent.name for path in parent.glob("*/config.json"))[:5] if parent.is_dir() else []
+    return f": in {parent} there are {', '.join(names)}" if names else ": train or fetch the model first"
+
+
 def _from_hub(name: str, revision: str | None) -> Path:
-    repo = name if "/" in name else f"{DEFAULT_OWNER}/{name}"
-    if not _REPOSITORY.fullmatch(repo):
-        raise UserError(f"{name!r} is neither a folder nor the name of a model: a hub id is owner/name")
+    if not _REPOSITORY.fullmatch(name):
+        raise UserError(
+            f"{name!r} is neither a folder nor an installed package here, and the hub is asked only for "
+            "owner/name, such as sentence-transformers/all-MiniLM-L6-v2"
+        )
     try:
-        return hub_folder(repo, revision or "main")
+        return hub_folder(name, revision or "main")
     except UserError as error:
         raise UserError(
             f"{name} is neither a folder nor an installed package here, and on the hub: {error}"

@@ -6,7 +6,8 @@ from typing import NamedTuple
 from leap.core.errors import UserError
 from leap.core.files import sha256_of
 from leap.core.settings.sources import LocalModel, ModelSource, PackageModel
-from leap.models.find import WEIGHTS, check_files, hub_folder, package_folder
+from leap.models.find import check_files, hub_folder, package_folder
+from leap.models.folder import ModelFolder, hash_weights
 
 
 class Located(NamedTuple):
@@ -32,11 +33,11 @@ def locate(source: ModelSource) -> Located:
     else:
         folder = hub_folder(source.repo, source.revision)
     check_files(folder)
-    found = sha256_of(folder / WEIGHTS)
+    found = hash_weights(folder)
     if source.sha256 is not None and found != source.sha256:
         raise UserError(
-            f"{folder / WEIGHTS} is not the model of the settings: expected sha256 {source.sha256}, found "
-            f"{found}; get the right file, or name its sha256 in the settings"
+            f"{ModelFolder.read(folder).weights[0]} is not the model of the settings: expected sha256 "
+            f"{source.sha256}, found {found}; get the right file, or name its sha256 in the settings"
         )
     if source.tokenizer_sha256 is not None:
         _check_tokenizer(folder / "tokenizer.json", source.tokenizer_sha256)

@@ -16,7 +16,8 @@ from torch.nn import functional as F
 
 from leap.core.errors import UserError
 from leap.models.batches import Batch
-from leap.models.families import BERT, FAMILIES, Family
+from leap.models.families import BERT, DEFAULTS, FAMILIES, Family
+from leap.models.folder import ModelFolder
 from leap.models.kernels import varlen
 from leap.models.pooling import Pooling, read_pooling
 from leap.models.relative_bias import RelativeBias
@@ -70,6 +71,7 @@ class EncoderConfig:
         Raises:
             UserError: there is none, or it is of a family that this encoder does not compute.
         """
+        folder = ModelFolder.read(folder).transformer
         try:
             config = dict(json.loads((folder / "config.json").read_text(encoding="utf-8")))
         except FileNotFoundError:
@@ -79,7 +81,7 @@ class EncoderConfig:
                 f"{folder}/config.json is not a JSON object ({error}): fetch the model again"
             ) from None
         family = FAMILIES.get(str(config.get("model_type")))
-        act = config.get(family.activation if family else "hidden_act")
+        act = config.get(family.activation if family else "hidden_act", "gelu")
         positions = config.get("position_embedding_type", "absolute")
         if family is None or act != "gelu" or positions != "absolute" or config.get("is_decoder"):
             raise UserError(
@@ -88,7 +90,10 @@ class EncoderConfig:
                 "models that are no decoders, with exact gelu and absolute positions"
             )
         try:
-            shape = {ours: config[theirs] for ours, theirs in family.keys.items()}
+            shape = {
+                ours: config.get(theirs, DEFAULTS[ours]) if ours in DEFAULTS else config[theirs]
+                for ours, theirs in family.keys.items()
+            }
         except KeyError as missing:
             raise UserError(
                 f"{folder}/config.json lacks {missing}: it is not a whole {family.model_type} config"

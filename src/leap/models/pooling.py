@@ -1,10 +1,10 @@
 """What comes after the transformer: how a folder's own modules make one vector of the tokens."""
 
-import json
 from pathlib import Path
 from typing import Any, Literal
 
 from leap.core.errors import UserError
+from leap.models.folder import ModelFolder, read_json_file
 
 Pooling = Literal["mean", "cls"]
 
@@ -20,7 +20,7 @@ def read_pooling(folder: Path) -> Pooling:
         UserError: it is neither the mean nor the first token.
     """
     path = _pooling_config(folder)
-    content = _read(path) if path.exists() else {}
+    content = read_json_file(path) if path.exists() else {}
     if not isinstance(content, dict):
         raise UserError(f"{path} is not a JSON object: fetch the model again")
     modes = pooling_modes(content)
@@ -41,7 +41,7 @@ def normalizes(folder: Path) -> bool:
     Raises:
         UserError: it has a module beside Transformer, Pooling and Normalize.
     """
-    kinds = [kind for kind, _ in _modules(folder)]
+    kinds = [module.kind for module in ModelFolder.read(folder).modules]
     for kind in kinds:
         if kind not in ("Transformer", "Pooling", "Normalize"):
             raise UserError(
@@ -61,23 +61,7 @@ def pooling_modes(content: dict[str, Any]) -> list[str]:
 
 
 def _pooling_config(folder: Path) -> Path:
-    path = next((path for kind, path in _modules(folder) if kind == "Pooling" and path), "1_Pooling")
-    return folder / path / "config.json"
-
-
-def _modules(folder: Path) -> list[tuple[str, str]]:
-    """The kind and the folder of each module, none for a plain Hugging Face folder."""
-    path = folder / "modules.json"
-    if not path.exists():
-        return []
-    try:
-        return [(str(module["type"]).rpartition(".")[2], str(module.get("path", ""))) for module in _read(path)]
-    except (TypeError, KeyError, AttributeError):
-        raise UserError(f"{path} is not a list of modules: fetch the model again") from None
-
-
-def _read(path: Path) -> Any:
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise UserError(f"{path} is not JSON ({error}): fetch the model again") from None
+    modules = ModelFolder.read(folder).modules
+    return (
+        folder / next((module.path for module in modules if module.kind == "Pooling"), "1_Pooling") / "config.json"
+    )

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from leap.core.progress import bar
-from leap.models.batches import Batch, by_length
+from leap.models.batches import Batch, by_length, without_tokens
 from leap.models.tokenizer import SentenceTokenizer
 
 # Tokenised and sorted by length together. Characters count too: tokens that a cut drops are held meanwhile.
@@ -34,14 +34,21 @@ def text_batches(
     """Batches of sentences alike in length; memory does not grow with their number.
 
     Yields:
-        The sentences' indices in the batch's order, and the batch on the CPU.
+        The sentences' indices in the batch's order, and the batch on the CPU; rows without tokens are a batch
+        of their own.
     """
     with bar(total=len(texts), unit="sentence", disable=not show) as progress:
         for start, stop in chunks(texts):
             token_ids = tokenizer([f"{prompt or ''}{text}" for text in texts[start:stop]])
-            for rows, batch in by_length(token_ids, batch_size):
-                yield [start + row for row in rows], batch
+            filled = [row for row, ids in enumerate(token_ids) if ids]
+            for rows, batch in by_length([token_ids[row] for row in filled], batch_size):
+                yield [start + filled[row] for row in rows], batch
                 progress.update(len(rows))
+            # Without special tokens an empty text has no tokens.
+            empty = [start + row for row, ids in enumerate(token_ids) if not ids]
+            if empty:
+                yield empty, without_tokens(len(empty))
+                progress.update(len(empty))
 
 
 def chunks(texts: Sequence[str]) -> Iterator[tuple[int, int]]:

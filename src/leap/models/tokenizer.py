@@ -3,6 +3,7 @@
 import json
 import logging
 from collections.abc import Sequence
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ from tokenizers import Tokenizer, normalizers
 
 from leap.core.errors import UserError
 from leap.core.files import sha256_of
+from leap.models.folder import ModelFolder
 from leap.models.packed_encoder import EncoderConfig
 
 # sentence-transformers reads the first of these that there is.
@@ -18,6 +20,10 @@ _SENTENCE_CONFIGS = tuple(
     for name in ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
 )
 
+
+FILE = "tokenizer.json"
+# Of tokenizers from before tokenizer.json: BERT's, byte-level BPE's, SentencePiece's.
+VOCABULARIES = ("vocab.txt", "vocab.json", "spiece.model", "sentencepiece.bpe.model", "tokenizer.model")
 
 # The multiple that tables of embeddings are rounded up to for a GPU's tensor cores, at most.
 ROUNDED_UP = 128
@@ -29,31 +35,40 @@ class SentenceTokenizer:
     """The fast tokenizer of a model folder, without padding."""
 
     def __init__(self, folder: Path, max_length: int | None = None) -> None:
-        """Loads `tokenizer.json`.
+        """Load the folder's tokenizer.
 
         Args:
             folder: a Hugging Face or sentence-transformers model folder.
             max_length: longest row in tokens, special tokens included; the folder's own if None.
 
         Raises:
-            UserError: the folder has no tokenizer.json, it is damaged, or has tokens that the model has not.
+            UserError: the folder has no tokenizer, it is damaged, or has tokens that the model has not.
         """
-        path = folder / "tokenizer.json"
-        if not path.exists():
-            raise UserError(
-                f'{folder} has no tokenizer.json: save the model with its fast tokenizer: python -c "from '
-                "transformers import AutoTokenizer as T; "
-                f"T.from_pretrained('{folder}').save_pretrained('{folder}')\""
-            )
-        self.max_length = max_length or folder_max_length(folder)
-        self.sha256 = sha256_of(path)
-        self._tokenizer = read_tokenizer(path)
-        _check_vocabulary(self._tokenizer, path, EncoderConfig.load(folder).vocabulary)
+        inside = ModelFolder.read(folder).transformer
+        self._tokenizer = read_tokenizer(inside / FILE)
+        self.sha256 = hash_tokenizer(folder)
+        config = EncoderConfig.load(folder)
+        self._limit = config.max_tokens
+        _check_vocabulary(self._tokenizer, inside / FILE, config.vocabulary)
         if lowers_case(folder):
             _lower(self._tokenizer)
         self._tokenizer.no_padding()
-        side = _read(folder / "tokenizer_config.json").get("truncation_side", "right")
-        self._tokenizer.enable_truncation(self.max_length, direction=side)
+        self._side = _read(inside / "tokenizer_config.json").get("truncation_side", "right")
+        self.max_length = max_length or folder_max_length(folder)
+
+    @property
+    def max_length(self) -> int:
+        """The longest row in tokens, special tokens included; setting it cuts later texts there."""
+        return self._max_length
+
+    @max_length.setter
+    def max_length(self, length: int) -> None:
+        if isinstance(length, bool) or not isinstance(length, int) or length < 2:
+            raise ValueError(f"max_seq_length {length!r} must be a whole number of at least 2")
+        if length > self._limit:
+            raise ValueError(f"max_seq_length {length} is above the model's {self._limit} positions")
+        self._max_length = length
+        self._tokenizer.enable_truncation(length, direction=self._side)
 
     @property
     def vocabulary(self) -> int:
@@ -67,17 +82,45 @@ class SentenceTokenizer:
         return [encoding.ids for encoding in self._tokenizer.encode_batch_fast(texts)]
 
 
+def hash_tokenizer(folder: Path) -> str:
+    """The sha256 of a model's tokenizer: of tokenizer.json, else of what transformers makes of its vocabulary."""
+    path = ModelFolder.read(folder).transformer / FILE
+    return sha256_of(path) if path.is_file() else sha256(read_tokenizer(path).to_str().encode()).hexdigest()
+
+
 def read_tokenizer(path: Path) -> Tokenizer:
-    """A tokenizer.json, loaded.
+    """Read a tokenizer.json; where it is missing, what transformers makes of an older vocabulary in its folder.
 
     Raises:
-        UserError: it is damaged.
+        UserError: there is none, or it is damaged.
     """
+    if not path.is_file():
+        return _converted(path.parent)
     try:
         return Tokenizer.from_file(str(path))
     except Exception as error:  # noqa: BLE001 - the library raises no class of its own
         reason = (str(error).splitlines() or ["no reason given"])[0]
         raise UserError(f"{path} is not a tokenizer ({reason}): fetch the model again") from None
+
+
+def _converted(folder: Path) -> Tokenizer:
+    if not any((folder / name).is_file() for name in VOCABULARIES):
+        raise UserError(
+            f"{folder} has no tokenizer.json, nor a vocabulary that transformers makes one of "
+            f"({', '.join(VOCABULARIES)}): fetch the model with its tokenizer"
+        )
+    from transformers import AutoTokenizer
+
+    try:
+        made = AutoTokenizer.from_pretrained(str(folder), local_files_only=True)
+        tokenizer: Tokenizer = made.backend_tokenizer
+    except Exception as error:  # noqa: BLE001 - whatever a damaged vocabulary makes a tokenizer's class raise
+        reason = (str(error).splitlines() or ["no reason given"])[0]
+        raise UserError(
+            f"{folder} has no tokenizer.json, and transformers makes none of its vocabulary ({reason}): fetch the "
+            "model again"
+        ) from None
+    return tokenizer
 
 
 def _check_vocabulary(tokenizer: Tokenizer, path: Path, rows: int) -> None:
@@ -104,6 +147,7 @@ def folder_max_length(folder: Path) -> int:
     Never above what the table of positions holds, where sentence-transformers would fail on a long input.
     """
     limit = EncoderConfig.load(folder).max_tokens
+    folder = ModelFolder.read(folder).transformer
     length = _sentence_config(folder).get("max_seq_length")
     if length is None:
         length = _read(folder / "tokenizer_config.json").get("model_max_length", limit)
@@ -114,7 +158,7 @@ def folder_max_length(folder: Path) -> int:
 
 def lowers_case(folder: Path) -> bool:
     """Whether the sentence-transformers config has text lowered before the tokenizer's own rules."""
-    return bool(_sentence_config(folder).get("do_lower_case", False))
+    return bool(_sentence_config(ModelFolder.read(folder).transformer).get("do_lower_case", False))
 
 
 def _lower(tokenizer: Tokenizer) -> None:

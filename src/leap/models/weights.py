@@ -3,12 +3,12 @@
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file
+from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from leap.core.errors import UserError
 from leap.models.families import Family
+from leap.models.folder import WEIGHTS, ModelFolder, check_types
 
 State = dict[str, Tensor]
 
@@ -17,19 +17,47 @@ _OLD_NORM = {"gamma": "weight", "beta": "bias"}
 
 
 def read_weights(folder: Path, family: Family) -> State:
-    """The tensors of `model.safetensors` in float32, without the prefix of a checkpoint that has a head.
+    """The tensors of model.safetensors, or of its shards, in float32.
+
+    The prefix of a checkpoint that has a head is taken off.
 
     Raises:
-        UserError: there is no such file, or it is damaged.
+        UserError: there is no such file, it is damaged, or its numbers are quantized or not finite.
     """
-    path = folder / "model.safetensors"
-    if not path.exists():
-        raise UserError(f"{folder} has no model.safetensors: pickle files are not read; save it as safetensors")
+    paths = ModelFolder.read(folder).weights
+    if not paths:
+        raise UserError(f"{folder} has no {WEIGHTS}: pickle files are not read; save it as safetensors")
+    weights: State = {}
+    for path in paths:
+        for name, tensor in _read_file(path).items():
+            weights[_plain(name.removeprefix(family.prefix))] = tensor
+    return weights
+
+
+def _read_file(path: Path) -> State:
     try:
-        weights = load_file(path)
+        with safe_open(path, "pt") as file:
+            check_types(path, {name: file.get_slice(name).get_dtype() for name in file.keys()})  # noqa: SIM118
+            tensors = {name: file.get_tensor(name).float() for name in file.keys()}  # noqa: SIM118
     except SafetensorError as error:
         raise UserError(f"{path} is not a whole safetensors file ({error}): fetch or train it again") from None
-    return {_plain(name.removeprefix(family.prefix)): tensor.float() for name, tensor in weights.items()}
+    for name, tensor in tensors.items():
+        check_finite(path, name, tensor)
+    return tensors
+
+
+def check_finite(path: Path, name: str, tensor: Tensor) -> None:
+    """Refuse a weight with NaN or infinity.
+
+    Raises:
+        UserError: it has one.
+    """
+    # A sum is not finite where a part is not, and is read once.
+    if not tensor.sum().isfinite() and not tensor.isfinite().all():
+        raise UserError(
+            f"{path}: {name} holds numbers that are not finite (NaN or infinity): the model is damaged; fetch or "
+            "train it again"
+        )
 
 
 def from_hugging_face(weights: State, family: Family, layers: int, folder: Path) -> State:

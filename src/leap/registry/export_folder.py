@@ -1,12 +1,16 @@
 """A checkpoint as folders that other programs load: whole, or cut after a layer."""
 
+import json
 import shutil
 from pathlib import Path
 from typing import Any
 
 from leap.core.errors import UserError
-from leap.core.files import sha256_of, whole_folder
+from leap.core.files import whole_folder
+from leap.models.folder import ModelFolder, hash_weights
 from leap.models.packed_encoder import Encoder
+from leap.models.saved_files import model_arguments, save_tokenizer
+from leap.models.tokenizer import folder_max_length, lowers_case
 from leap.registry.card import front_matter, with_front_matter
 
 CARD = "README.md"
@@ -58,13 +62,25 @@ def write_truncated(source: Path, layers: int, target: Path) -> None:
     Raises:
         UserError: the model has fewer layers.
     """
-    Encoder.load(source, layers).save(target)
+    encoder = Encoder.load(source, layers)
+    transformer = ModelFolder.read(source).transformer
     for pattern in BESIDE:
         for found in source.glob(pattern):
-            if found.is_dir():
+            if found.is_dir() and found != transformer:
                 shutil.copytree(found, target / found.name)
-            else:
+            elif found.is_file():
                 shutil.copyfile(found, target / found.name)
+    inside = target / transformer.relative_to(source)
+    inside.mkdir(exist_ok=True)
+    encoder.save(inside)
+    length = folder_max_length(source)
+    save_tokenizer(source, inside, length, encoder.config.pad_token)
+    config = {
+        "max_seq_length": length,
+        "do_lower_case": lowers_case(source),
+        **model_arguments(encoder.config.family),
+    }
+    (inside / "sentence_bert_config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
 
 
 def derived_card(source: Path, layers: int, card: str | None, what: str) -> str:
@@ -75,7 +91,7 @@ def derived_card(source: Path, layers: int, card: str | None, what: str) -> str:
     return with_front_matter(
         front,
         f"# The first {layers} layers of a LEAP model\n\n"
-        f"A {what} without exits, made from weights with sha256 `{sha256_of(source / 'model.safetensors')}`. "
+        f"A {what} without exits, made from weights with sha256 `{hash_weights(source)}`. "
         f"Its vectors are those that the whole model gives at layer {layers}.",
     )
 

@@ -23,7 +23,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from leap.core.errors import UserError
-from leap.core.files import sha256_of, write_json
+from leap.core.files import write_json
+from leap.models.folder import hash_weights
 from leap.serve.shadow import Reservoir
 from leap.serve.window import Mean, Window
 
@@ -91,7 +92,7 @@ class Monitor:
             raise UserError(f"the folder for window files cannot be made: {error}") from None
         self.folder = folder
         self._model = {
-            "checkpoint": sha256_of(model.folder / "model.safetensors"),
+            "checkpoint": hash_weights(model.folder),
             "depth": model.depth,
             "exit_rule": {
                 "threshold": model.rule.threshold,

@@ -1,7 +1,6 @@
 """How a student starts, and how it is saved for Hugging Face, sentence-transformers and LeapEncoder."""
 
 import json
-import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,13 +15,8 @@ from leap.models.families import BERT
 from leap.models.find import CHANGING
 from leap.models.locate import locate
 from leap.models.packed_encoder import Encoder, EncoderConfig
+from leap.models.saved_files import SENTENCE_CONFIG, model_arguments, save_tokenizer, sentence_config
 from leap.models.tokenizer import lowers_case
-
-# The last three are RoBERTa's and XLM-R's.
-TOKENIZER_FILES = (
-    *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "vocab.txt"),
-    *("vocab.json", "merges.txt", "sentencepiece.bpe.model"),
-)
 
 
 def start_student(
@@ -66,18 +60,16 @@ def student_tokenizer_folder(settings: StudentSettings, teacher_folder: Path) ->
 
 
 def save_student(encoder: Encoder, folder: Path, tokenizer_folder: Path, max_length: int) -> None:
-    """Write the student as a sentence-transformers folder (mean pooling, unit vectors).
+    """Write the student as a sentence-transformers folder: mean pooling, unit vectors, its start's prompts.
 
     Args:
         encoder: the student.
         folder: an empty folder.
-        tokenizer_folder: where its tokenizer lies.
+        tokenizer_folder: the model that its tokenizer and its prompts come from.
         max_length: longest input in tokens.
     """
     encoder.save(folder)
-    for name in TOKENIZER_FILES:
-        if (tokenizer_folder / name).exists():
-            shutil.copyfile(tokenizer_folder / name, folder / name)
+    save_tokenizer(tokenizer_folder, folder, max_length, encoder.config.pad_token)
     names = ("Transformer", "Pooling", "Normalize")
     modules = [
         {
@@ -97,9 +89,11 @@ def save_student(encoder: Encoder, folder: Path, tokenizer_folder: Path, max_len
         "sentence_bert_config.json": {
             "max_seq_length": max_length,
             "do_lower_case": lowers_case(tokenizer_folder),
+            **model_arguments(encoder.config.family),
         },
+        SENTENCE_CONFIG: sentence_config(tokenizer_folder),
     }.items():
-        (folder / name).write_text(json.dumps(content, indent=2) + "\n")
+        (folder / name).write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
     write_sums(folder, CHANGING)
 
 

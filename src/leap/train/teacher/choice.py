@@ -8,8 +8,9 @@ from typing import Literal
 import torch
 
 from leap.core.errors import UserError
-from leap.core.files import read_json, sha256_of, sha256_of_sentences
+from leap.core.files import read_json, sha256_of_sentences
 from leap.models.locate import Located
+from leap.models.tokenizer import hash_tokenizer
 from leap.train.teacher.interface import Teacher
 from leap.train.teacher.online import OnlineTeacher
 from leap.train.teacher.teacher_cache import TeacherCache
@@ -49,7 +50,7 @@ def open_teacher(
         raise UserError(f"{folder}/manifest.json has no seal: `dvc repro cache_teacher` makes the right one")
     expected = {
         "teacher": teacher.sha256,
-        "tokenizer": sha256_of(teacher.folder / "tokenizer.json"),
+        "tokenizer": hash_tokenizer(teacher.folder),
         "sentences": sha256_of_sentences(sentences),
     }
     for key, wanted in expected.items():

@@ -28,7 +28,7 @@ from leap.models.device import resolve_device
 from leap.models.locate import Located
 from leap.models.packed_encoder import Encoder, EncoderConfig
 from leap.models.pooling import read_pooling
-from leap.models.tokenizer import SentenceTokenizer
+from leap.models.tokenizer import SentenceTokenizer, hash_tokenizer
 from leap.train.teacher.interface import Rows, TeacherInput
 
 log = logging.getLogger(__name__)
@@ -153,7 +153,7 @@ def identity_of(teacher: Located, sentences: Sequence[str], layers: list[int], m
     """What the teacher's vectors are made from: the manifest's first part."""
     return {
         "teacher": teacher.sha256,
-        "tokenizer": sha256_of(teacher.folder / "tokenizer.json"),
+        "tokenizer": hash_tokenizer(teacher.folder),
         "pooling": "mean",
         "max_length": max_length,
         "dtype": "float16",

@@ -1,0 +1,65 @@
+"""What a folder that we save says to transformers and sentence-transformers next to its weights."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+from leap.models.families import Family
+from leap.models.folder import ModelFolder, read_json_file
+from leap.models.tokenizer import FILE, read_tokenizer
+
+SENTENCE_CONFIG = "config_sentence_transformers.json"
+# Next to tokenizer.json, which is written; the last three are RoBERTa's and XLM-R's.
+COPIED = ("special_tokens_map.json", "vocab.txt", "vocab.json", "merges.txt", "sentencepiece.bpe.model")
+# A pooler makes no sentence vector here, so none is saved; without this line loading reports it as missing.
+WITHOUT_POOLER = {"model_args": {"add_pooling_layer": False}}
+
+
+def model_arguments(family: Family) -> dict[str, Any]:
+    """How sentence-transformers is to load a family's own model; for sentence_bert_config.json."""
+    return {} if family.model_type == "distilbert" else WITHOUT_POOLER
+
+
+def sentence_config(source: Path) -> dict[str, Any]:
+    """A config_sentence_transformers.json with the prompts of the model that a new one is made from."""
+    path = source / SENTENCE_CONFIG
+    own = read_json_file(path) if path.is_file() else {}
+    return {
+        "model_type": "SentenceTransformer",
+        "prompts": own.get("prompts") or {"query": "", "document": ""},
+        "default_prompt_name": own.get("default_prompt_name"),
+        "similarity_fn_name": "cosine",
+    }
+
+
+def save_tokenizer(source: Path, target: Path, max_length: int, pad_token: int) -> None:
+    """Copy a model's tokenizer, made to cut at another length and to pad to the longest row of a batch.
+
+    A tokenizer.json may hold a length of its own and padding to a fixed one, which programs that read nothing
+    else would follow.
+
+    Args:
+        source: the model's folder.
+        target: an existing folder.
+        max_length: tokens, special ones included.
+        pad_token: the id that fills a batch.
+    """
+    inside = ModelFolder.read(source).transformer
+    for name in COPIED:
+        if (inside / name).exists():
+            shutil.copyfile(inside / name, target / name)
+    path = inside / "tokenizer_config.json"
+    config = read_json_file(path) if path.is_file() else {"tokenizer_class": "PreTrainedTokenizerFast"}
+    tokenizer = read_tokenizer(inside / FILE)
+    tokenizer.enable_truncation(max_length, direction=config.get("truncation_side", "right"))
+    token = tokenizer.id_to_token(pad_token)
+    if token is not None:
+        side = config.get("padding_side", "right")
+        tokenizer.enable_padding(direction=side, pad_id=pad_token, pad_token=token)
+        config.setdefault("pad_token", token)
+    tokenizer.save(str(target / FILE))
+    for key in ("max_length", "pad_to_multiple_of", "stride", "truncation_strategy", "name_or_path"):
+        config.pop(key, None)
+    text = json.dumps(config | {"model_max_length": max_length}, indent=2, ensure_ascii=False)
+    (target / "tokenizer_config.json").write_text(text + "\n", encoding="utf-8")
