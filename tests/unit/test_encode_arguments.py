@@ -14,10 +14,12 @@ import pytest
 import torch
 from tiny_models import MakeFolder
 
+from leap.core.checksums import write_sums
 from leap.core.errors import UserError
 from leap.core.files import write_sealed
 from leap.exits import LeapEncoder
 from leap.models import texts
+from leap.models.find import CHANGING
 from leap.models.packed_encoder import Encoder
 from leap.train.student import save_student
 
@@ -32,6 +34,7 @@ def folder(tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     save_student(Encoder.load(tiny_folder), made, tiny_folder, 24)
     write_sealed(made / "leap.json", {"exit": {"threshold": 0.885, "min_layer": 2, "patience": 2}})
     (made / "config_sentence_transformers.json").write_text(json.dumps(PROMPTS))
+    write_sums(made, CHANGING)
     return made
 
 

@@ -111,8 +111,8 @@ class ModelFolder:
             if (folder / "adapter_config.json").is_file():
                 raise UserError(
                     f"{folder} holds a PEFT adapter (adapter_config.json), which changes the model's vectors: "
-                    "merge it into its base model and save that, with the package peft: PeftModel.from_pretrained(base, "
-                    "FOLDER).merge_and_unload().save_pretrained('NEW FOLDER')"
+                    "merge it into its base model and save that, with the package peft: "
+                    "PeftModel.from_pretrained(base, FOLDER).merge_and_unload().save_pretrained('NEW FOLDER')"
                 )
 
     def _check_modules(self) -> None:
