@@ -4,7 +4,7 @@
 
 DVC makes names of variants and data sets parts of paths, and empties a stage's outputs before its command
 runs: a name such as `../x` must be refused before any other stage begins. So this stage reads all settings,
-and every other stage comes after it. Writes data/settings.txt, which never changes, and data/variants/<variant>.json,
+and every other stage comes after it. Writes data/settings.txt, which never changes, and data/variants/V.json,
 what a variant is trained by: a variant trains again when that changes, and not when its exit rule does.
 """
 

@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 from ruamel.yaml import YAML
 
+from leap.evidence.evidence_file import MEASURED_BY
+
 PROJECT = Path(__file__).parents[2]
 SOURCE = PROJECT / "src"
 # Lowest first: a package imports from those before it only. docs/architecture.md says why.
@@ -68,6 +70,14 @@ def test_a_stage_depends_on_the_packages_that_it_reaches(name: str) -> None:
     listed = [dep for dep in STAGES[name]["deps"] if dep.startswith(("src/leap/", "stages/"))]
     reached = packages_of(PROJECT / script)
     assert listed == [script, *(f"src/leap/{package}" for package in FLOORS if package in reached)]
+
+
+@pytest.mark.parametrize("kind", MEASURED_BY)
+def test_evidence_names_the_settings_that_its_stage_runs_again_for(kind: str) -> None:
+    stage = {"sts": "evaluate_sts", "retrieval": "evaluate_retrieval", "latency": "benchmark_latency"}.get(
+        kind, kind
+    )
+    assert [name for name in STAGES[stage]["params"] if "${" not in name] == list(MEASURED_BY[kind])
 
 
 def test_a_file_name_occurs_once() -> None:

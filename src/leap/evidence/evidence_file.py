@@ -26,6 +26,14 @@ HEAD = (
     *("kind", "variant", "seed", "checkpoint", "model", "exit_rule"),
     *("settings", "data", "code", "environment", "scores", "seal"),
 )
+# The settings that the figures of each kind depend on, the set's own block aside. A test compares with dvc.yaml.
+_ENCODING = tuple(f"evaluation.{key}" for key in ("batch_size", "device", "length_bins", "bootstrap", "seed"))
+MEASURED_BY = {
+    "diagnose": ("evaluation", "teacher"),
+    "sts": _ENCODING,
+    "retrieval": _ENCODING,
+    "latency": ("latency", "evaluation.primary_set", "evaluation.seed"),
+}
 PACKAGE = Path(leap.__file__).parent
 # The packages of leap whose code decides what is measured.
 MEASURING = ("leap.data.", "leap.evaluate.", "leap.exits.", "leap.models.")
@@ -122,16 +130,17 @@ def write_evidence(path: Path, content: dict[str, Any]) -> None:
     write_sealed(path, {**content, **scores})
 
 
-def measured_settings(kind: str, settings: Settings, set_name: str | None) -> dict[str, Any]:
-    """The settings beside the exit rule that a measurement depends on: those that DVC measures anew for."""
-    chosen: dict[str, Any] = {"evaluation": settings.evaluation}
-    if kind == "latency":
-        chosen["latency"] = settings.latency
-    if kind == "sts" and set_name is not None:
-        chosen[f"similarity.{set_name}"] = settings.similarity[set_name]
-    if kind == "retrieval" and set_name is not None:
-        chosen[f"retrieval.{set_name}"] = settings.retrieval[set_name]
-    return {name: block.model_dump(mode="json") for name, block in chosen.items()}
+def measured_settings(kind: str, settings: Settings, set_name: str | None) -> dict[str, dict[str, Any]]:
+    """Return the settings that a measurement depends on, by block: dvc.yaml's params of its stage."""
+    chosen: dict[str, dict[str, Any]] = {}
+    for name in MEASURED_BY[kind]:
+        block, _, key = name.partition(".")
+        content = getattr(settings, block).model_dump(mode="json")
+        chosen.setdefault(block, {}).update({key: content[key]} if key else content)
+    if set_name is not None:
+        block = {"sts": "similarity", "retrieval": "retrieval"}[kind]
+        chosen[f"{block}.{set_name}"] = getattr(settings, block)[set_name].model_dump(mode="json")
+    return chosen
 
 
 def loaded_code() -> dict[str, str]:
