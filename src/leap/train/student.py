@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from leap.core.checksums import write_sums
 from leap.core.errors import UserError
 from leap.core.one_thread import one_thread
-from leap.core.settings.training import ColdStart, GrownStart, StudentSettings
+from leap.core.settings.training import ColdStart, GrownStart, StudentSettings, TeacherStart
 from leap.models.families import BERT
 from leap.models.find import CHANGING
 from leap.models.locate import locate
@@ -40,6 +40,8 @@ def start_student(
     start = settings.start
     if isinstance(start, GrownStart):
         return _grown(settings, start, teacher_folder), None
+    if isinstance(start, TeacherStart):
+        return _fitting(Encoder.load(teacher_folder), settings, teacher_folder), None
     if not isinstance(start, ColdStart):
         folder = locate(start).folder
         started = _fitting(Encoder.load(folder, settings.layers), settings, folder)
@@ -56,7 +58,7 @@ def start_student(
 def student_tokenizer_folder(settings: StudentSettings, teacher_folder: Path) -> Path:
     """The folder whose tokenizer the student uses: the checkpoint's it starts from, else the teacher's."""
     start = settings.start
-    return teacher_folder if isinstance(start, ColdStart | GrownStart) else locate(start).folder
+    return teacher_folder if isinstance(start, ColdStart | GrownStart | TeacherStart) else locate(start).folder
 
 
 def save_student(encoder: Encoder, folder: Path, tokenizer_folder: Path, max_length: int) -> None:
@@ -168,7 +170,8 @@ def _grown(settings: StudentSettings, start: GrownStart, teacher_folder: Path) -
 
 
 def _fitting(encoder: Encoder, settings: StudentSettings, folder: Path) -> Encoder:
-    for key in ("width", "heads", "intermediate"):
+    shape = ("width", "heads", "intermediate")
+    for key in ("layers", *shape) if isinstance(settings.start, TeacherStart) else shape:
         found, wanted = getattr(encoder.config, key), getattr(settings, key)
         if found != wanted:
             raise UserError(f"student.{key} is {wanted}, but the weights it starts from have {found}: {folder}")

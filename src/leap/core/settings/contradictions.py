@@ -35,6 +35,12 @@ def variant_contradictions(blocks: Content, ready: bool) -> list[str]:
     depth = number(blocks, "student.layers")
     if ready or depth is None:
         return found
+    anchor, start = at(blocks, "loss.anchor"), at(blocks, "student.start.kind")
+    if isinstance(anchor, float | int) and anchor > 0 and start is not None and start != "teacher":
+        found.append(
+            f"loss.anchor: {anchor} keeps full depth near the weights that the training starts from, which needs "
+            f"student.start {{kind: teacher}}, not {start}"
+        )
     minimum, gap = number(blocks, "exit.min_layer"), number(blocks, "exit.patience")
     if minimum is not None and minimum > depth:
         found.append(f"exit: min_layer {minimum} is above the depth, student.layers {depth}")

@@ -22,7 +22,13 @@ class GrownStart(Block):
     order: Literal["stack", "double"]
 
 
-Start = Annotated[ColdStart | GrownStart | ModelSource, Field(discriminator="kind")]
+class TeacherStart(Block):
+    """The teacher's own weights in the teacher's shape: a retrofit, which teaches a model to exit."""
+
+    kind: Literal["teacher"]
+
+
+Start = Annotated[ColdStart | GrownStart | TeacherStart | ModelSource, Field(discriminator="kind")]
 
 
 class StudentSettings(Block):
@@ -61,7 +67,10 @@ class LayerWeights(Block):
 
 
 class LossSettings(Block):
-    """The paper's objective, by its symbols (§3.2 and Appendix L); docs/paper.md has the open points."""
+    """The paper's objective, by its symbols (§3.2 and Appendix L); docs/paper.md has the open points.
+
+    The five settings at the end are not the paper's: where they are left out, the loss is the paper's.
+    """
 
     kind: Literal["leap"]
     alpha: Weight
@@ -79,6 +88,16 @@ class LossSettings(Block):
     redundancy_clip: Annotated[float, Field(gt=0.0)]
     ramp: Annotated[tuple[Fraction, Fraction], Field(strict=False)]  # YAML has lists
     layer_map: Literal["uniform", "interpolate"]
+    # A linear map a layer below the last, trained with the student: what leaves there is p_l + p_l Delta_l.
+    heads: bool = False
+    # Weight of the contrastive term at every layer below the last, through its head where there are heads.
+    exit_contrast: Weight = 0.0
+    # What an exited vector is compared with there: exited vectors, or the batch's full-depth vectors (an index).
+    exit_contrast_with: Literal["exits", "final"] = "exits"
+    # How much of the exit terms' gradient passes through the heads into the layers: 0 trains the heads alone.
+    exit_gradient: Fraction = 1.0
+    # Weight of 1 - cos between full depth and full depth at the start; needs student.start {kind: teacher}.
+    anchor: Weight = 0.0
 
     @field_validator("ramp")
     @classmethod

@@ -1,12 +1,36 @@
-"""L = L_final + alpha L_inter + beta L_exit + delta L_contrast + epsilon L_late + gamma L_redund."""
+"""L = L_final + alpha L_inter + beta L_exit + delta L_contrast + epsilon L_late + gamma L_redund.
+
+With `heads` a layer's vector need not be the answer itself, only lead to it: L_exit and L_late, and the
+contrastive term at every exit, see p_l + p_l Delta_l; the other terms see the layers as they are.
+"""
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from leap.core.settings.training import LayerWeights, LossSettings
 from leap.train.objective import terms
 from leap.train.objective.layer_map import mapped_targets
 from leap.train.objective.objective import Gather, Objective
+
+
+class TrainedHeads(nn.Module):
+    """Exit heads while they are trained: p_l + p_l Delta_l for the layers below the last.
+
+    deltas: [L - 1, D, D] float32, zero at the start, so that weight decay pulls a head to the identity.
+    """
+
+    def __init__(self, layers: int, width: int) -> None:
+        super().__init__()
+        self.deltas = nn.Parameter(torch.zeros(layers - 1, width, width))
+
+    def forward(self, below: Tensor) -> Tensor:
+        """Layers 1 to L - 1 mapped; [L - 1, B, D] to the same."""
+        return below + below @ self.deltas
+
+    def maps(self) -> Tensor:
+        """1 + Delta_l, [L - 1, D, D] float32: a row vector p_l becomes p_l @ maps[l - 1]."""
+        deltas = self.deltas.detach()
+        return deltas + torch.eye(deltas.shape[-1], device=deltas.device)
 
 
 class LeapLoss(Objective):
@@ -34,37 +58,57 @@ class LeapLoss(Objective):
         """
         super().__init__(layers, width, teacher_width, gather)
         self.settings = settings
+        self.heads = TrainedHeads(layers, width) if settings.heads and layers > 1 else None
         weights = layer_weights(settings.layer_weights, layers)
         self.register_buffer("exit_weights", _mean_one(weights), persistent=False)
         self.register_buffer("own_exit_weights", _mean_one(weights[:-1]), persistent=False)
+
+    def maps(self) -> Tensor | None:
+        """The trained heads as `TrainedHeads.maps` gives them; None where there are none."""
+        return None if self.heads is None else self.heads.maps()
 
     def forward(
         self, pooled: Tensor, teacher: Tensor, stored: list[int], progress: Tensor | float
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """The loss of a batch; see `Objective.forward`."""
         own = pooled[1:].float()
-        projected = self.projection(own).float()
-        parts = self._terms(own, projected, teacher, stored, progress)
+        parts = self._terms(own, teacher, stored, progress)
         total = torch.stack([self._weight(name) * value for name, value in parts.items()]).sum()
         return total, {name: value.detach() for name, value in parts.items()}
 
     def _terms(
-        self, own: Tensor, projected: Tensor, teacher: Tensor, stored: list[int], progress: Tensor | float
+        self, own: Tensor, teacher: Tensor, stored: list[int], progress: Tensor | float
     ) -> dict[str, Tensor]:
         loss = self.settings
+        projected = self.projection(own).float()
+        exited = self._exited(own)
         parts = {"final": terms.final_loss(projected[-1], teacher[-1])}
         if loss.alpha > 0:
             targets = mapped_targets(teacher, stored, self.layers, loss.layer_map)
             parts["inter"] = terms.intermediate_loss(projected, targets)
         if loss.beta > 0:
-            parts["exit"] = self._exit(own, projected, teacher[-1], progress)
+            mapped = projected if exited is own else self.projection(exited).float()
+            parts["exit"] = self._exit(exited, mapped, teacher[-1], progress)
         if loss.delta > 0:
             parts["contrast"] = terms.contrastive_loss(self.gather(own[-1]), self.gather(teacher[-1]), loss.tau_c)
+        if loss.exit_contrast > 0 and self.layers > 1:
+            parts["exit_contrast"] = self._exit_contrast(exited, teacher[-1])
         if loss.epsilon > 0 and loss.late_from < self.layers:
-            parts["late"] = terms.late_loss(own[loss.late_from - 1 : -1], own[-1])
+            parts["late"] = terms.late_loss(exited[loss.late_from - 1 : -1], own[-1])
         if loss.gamma > 0 and self.layers > 1:
             parts["redund"] = terms.redundancy_loss(own, loss.redundancy_clip)
+        if loss.anchor > 0:
+            parts["anchor"] = terms.final_loss(own[-1], teacher[-1])
         return parts
+
+    def _exited(self, own: Tensor) -> Tensor:
+        """What leaves at each layer, [L, B, D]: through its head, the last layer as it is."""
+        below, share = own[:-1], self.settings.exit_gradient
+        if self.heads is None and share == 1.0:
+            return own
+        if share < 1.0:
+            below = torch.lerp(below.detach(), below, share)
+        return torch.cat([below if self.heads is None else self.heads(below), own[-1:]])
 
     def _exit(self, own: Tensor, projected: Tensor, teacher_final: Tensor, progress: Tensor | float) -> Tensor:
         """L_exit = L_exit^(t) + beta_student ramp(progress) L_exit^(s)."""
@@ -74,6 +118,16 @@ class LeapLoss(Objective):
             to_itself = self._margins(own[:-1], own[-1].detach(), self.own_exit_weights)
             value = value + loss.beta_student * ramp(progress, *loss.ramp) * to_itself
         return value
+
+    def _exit_contrast(self, exited: Tensor, teacher_final: Tensor) -> Tensor:
+        """The contrastive term at every layer below the last, their mean.
+
+        Against full depth its gradient is stopped there: the exits follow the index, it does not follow them.
+        """
+        loss = self.settings
+        gathered = self.gather(exited.transpose(0, 1)).transpose(0, 1)
+        index = gathered[-1].detach() if loss.exit_contrast_with == "final" else None
+        return terms.contrastive_loss(gathered[:-1], self.gather(teacher_final), loss.tau_c, index)
 
     def _margins(self, layers: Tensor, target: Tensor, weights: Tensor) -> Tensor:
         loss = self.settings
@@ -86,8 +140,10 @@ class LeapLoss(Objective):
             "inter": loss.alpha,
             "exit": loss.beta,
             "contrast": loss.delta,
+            "exit_contrast": loss.exit_contrast,
             "late": loss.epsilon,
             "redund": loss.gamma,
+            "anchor": loss.anchor,
         }[name]
 
 

@@ -59,16 +59,18 @@ def exit_loss(
     return (weights[:, None] * margin(gaps, kind, slope)).mean()
 
 
-def contrastive_loss(student: Tensor, teacher: Tensor, tau_c: float) -> Tensor:
+def contrastive_loss(student: Tensor, teacher: Tensor, tau_c: float, index: Tensor | None = None) -> Tensor:
     """KL(softmax(S_s / tau_c) || softmax(S_t / tau_c)) over the batch's similarities, without the diagonal.
 
     Args:
-        student: [B, D], unit norm not needed; of all processes where several train together. B >= 2.
+        student: [..., B, D], unit norm not needed; of all processes where several train together. B >= 2.
+            Layers may come first: the mean over them.
         teacher: [B, D_t], the same sentences.
         tau_c: temperature.
+        index: [B, D], the vectors that the student's are compared with; its own if None.
     """
-    log_student = _log_similarities(student, tau_c)
-    log_teacher = _log_similarities(teacher, tau_c)
+    log_student = _log_similarities(student, student if index is None else index, tau_c)
+    log_teacher = _log_similarities(teacher, teacher, tau_c)
     return (log_student.exp() * (log_student - log_teacher)).sum(-1).mean()
 
 
@@ -90,11 +92,11 @@ def redundancy_loss(layers: Tensor, clip: float) -> Tensor:
     return -(squared + 1e-12).sqrt().clamp_max(clip).mean()
 
 
-def _log_similarities(vectors: Tensor, temperature: float) -> Tensor:
-    unit = F.normalize(vectors, dim=-1)
-    rows = len(unit)
-    similarities = unit @ unit.T / temperature
+def _log_similarities(vectors: Tensor, index: Tensor, temperature: float) -> Tensor:
+    unit, others = F.normalize(vectors, dim=-1), F.normalize(index, dim=-1)
+    rows = unit.shape[-2]
+    similarities = unit @ others.transpose(-1, -2) / temperature
     # Without its first entry the flat matrix has a diagonal entry at the end of every B + 1: dropped as a
     # view, since a mask's number of entries would have to be waited for.
-    others = similarities.flatten()[1:].view(rows - 1, rows + 1)[:, :-1]
-    return others.reshape(rows, rows - 1).log_softmax(-1)
+    flat = similarities.flatten(-2)[..., 1:].unflatten(-1, (rows - 1, rows + 1))[..., :-1]
+    return flat.reshape(*unit.shape[:-2], rows, rows - 1).log_softmax(-1)
