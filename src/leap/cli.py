@@ -10,7 +10,6 @@ import typer
 from leap.core.errors import UserError
 from leap.core.progress import log_to_stderr
 from leap.core.storage import storage_message
-from leap.latency import bench
 
 app = typer.Typer(
     name="leap",
@@ -19,8 +18,6 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-
-app.add_typer(bench.app, name="bench")
 
 Params = Annotated[Path, typer.Option(help="The settings file.")]
 
@@ -273,6 +270,68 @@ def doctor(
         return
     typer.echo("\n".join(lines(found)))
     typer.echo(f"\npictures: {page}")
+
+
+@app.command()
+def latency(
+    model: Annotated[str, typer.Argument(help="A model folder, an installed package or a hub id.")],
+    sentences: Annotated[
+        Path | None,
+        typer.Option(help="Your sentences: txt (one a line), parquet, csv, tsv or jsonl; else bundled ones."),
+    ] = None,
+    column: Annotated[str | None, typer.Option(help="The column of a table; `sentence` if left out.")] = None,
+    threshold: Annotated[float | None, typer.Option(help="theta; the folder's own if left out.")] = None,
+    min_layer: Annotated[int | None, typer.Option(help="l_min; the folder's own if left out.")] = None,
+    batch: Annotated[list[int], typer.Option(help="Batch size, several times.")] = [1, 8, 32],  # noqa: B006
+    length: Annotated[list[str], typer.Option(help="'sentences', or tokens a row; several times.")] = [  # noqa: B006
+        "sentences",
+    ],
+    warmup: int = 50,
+    iterations: int = 200,
+    device: Annotated[str, typer.Option(help="cpu, cuda, cuda:N, or auto.")] = "auto",
+    precision: Annotated[str, typer.Option(help="fp32, or fp16 on a card.")] = "fp32",
+    quantize: Annotated[str | None, typer.Option(help="int8, on a CPU.")] = None,
+    path: Annotated[str, typer.Option(help="auto, or how to compute: eager, fused, graphs.")] = "auto",
+    threads: Annotated[int | None, typer.Option(min=1, help="CPU threads; else PyTorch's choice.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Where the figures go as JSON.")] = None,
+) -> None:
+    """Time full depth, exits, checks without exits and every layer; keep the machine idle meanwhile."""
+    import torch
+
+    from leap.core.environment import environment
+    from leap.core.files import write_json
+    from leap.doctor.doctor_sentences import sample
+    from leap.exits import ExitRule, LeapEncoder
+    from leap.latency.latency_table import latency_settings, table
+    from leap.latency.timing import latency_figures
+
+    settings = latency_settings(
+        batch_sizes=batch,
+        lengths=length,
+        warmup=warmup,
+        iterations=iterations,
+        device=device,
+        precision=precision,
+    )
+    chosen = sample(sentences, column).sentences
+    if threads is not None:
+        torch.set_num_threads(threads)
+    try:
+        encoder = LeapEncoder(model, device, quantize=quantize, path=path)  # type: ignore[arg-type] # checked there
+        own = encoder.rule
+        rule = ExitRule(
+            own.threshold if threshold is None else threshold,
+            own.min_layer if min_layer is None else min_layer,
+            own.patience,
+        )
+        rule.check_depth(encoder.depth)
+    except ValueError as error:
+        raise UserError(str(error)) from None
+    figures = latency_figures(encoder, chosen, rule, settings, seed=17)
+    if out is not None:
+        head = {"model": model, "exit_rule": vars(rule), "environment": environment(str(encoder.device))}
+        write_json(out, {**head, **figures})
+    typer.echo(table(figures))
 
 
 @app.command()

@@ -161,10 +161,8 @@ def diagnose() -> dict[str, Any]:
                 ("converged", 3.1),
                 ("patience_2", 3.4),
                 ("near_final", 3.2),
-                ("by_tokens", 3.0),
             )
         ],
-        "token_thresholds": [{"tokens": [1, 8], "threshold": 0.92, "n": 250}],
         "sweep": [SWEPT],
         "recommended": SWEPT,
         "teacher": {
@@ -286,6 +284,8 @@ def latency() -> dict[str, Any]:
             "ms_std": 0.1,
             "expected_layers": 4.0 if path in ("full", "monitored") else 3.1,
             "speed_up": 4.0 / ms,
+            "speed_up_ci95": [4.0 / ms - 0.05, 4.0 / ms + 0.05],
+            "over": "full",
             "layer_reduction_realised": 1.29,
             "monitoring_overhead": 0.025,
         }

@@ -92,10 +92,9 @@ RULE_TOLD = ("threshold 1.5 is not a cosine", "min_layer 99 is not a layer of th
         (["doctor", "MODEL", "--threshold", "nan"], ("threshold nan is not a cosine",)),
         (["doctor", "MODEL", "--device", "tpu"], ("device 'tpu' is none of auto, cpu, cuda and cuda:N",)),
         (["doctor", "MODEL", "--page", "."], ("--page . is a folder",)),
-        (["bench", "latency", "MODEL", *RULE], RULE_TOLD),
+        (["latency", "MODEL", *RULE], RULE_TOLD),
         (
             [
-                "bench",
                 "latency",
                 "MODEL",
                 "--batch",
@@ -109,8 +108,8 @@ RULE_TOLD = ("threshold 1.5 is not a cosine", "min_layer 99 is not a layer of th
             ],
             ("batch_sizes.0: ", "iterations: ", "warmup: ", "device: "),
         ),
-        (["bench", "latency", "MODEL", "--length", "7", "--rival", "tea"], ("lengths.0", "rivals.0: ")),
-        (["bench", "latency", "MODEL", "--quantize", "int4"], ("quantize 'int4' is not supported",)),
+        (["latency", "MODEL", "--length", "7", "--precision", "fp8"], ("lengths.0", "precision: ")),
+        (["latency", "MODEL", "--quantize", "int4"], ("quantize 'int4' is not supported",)),
         (
             [
                 "calibrate",
@@ -158,7 +157,7 @@ def test_values_of_the_command_line(
     [
         ["calibrate", "m", "--sentences", "s", "--batch-size", "0"],
         ["calibrate", "m", "--sentences", "s", "--batch-size", "many"],
-        ["bench", "latency", "m", "--threads", "0"],
+        ["latency", "m", "--threads", "0"],
         ["doctor", "m", "--min-layer", "2.5"],
         ["cost", "--daily", "0"],
     ],

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from tiny_models import MakeFolder
 
 from leap.evaluate.encode import full_and_exited, layer_vectors
-from leap.evaluate.vector_cache import VectorCache, entry_name, texts_hash, vector_cache
+from leap.evaluate.vector_cache import PACKAGE, VectorCache, computing_code, entry_name, texts_hash, vector_cache
 from leap.exits import ExitRule, LeapEncoder
 
 RULE = ExitRule(0.885, 2, 2)
@@ -51,13 +51,54 @@ def test_another_model_has_another_name(make_folder: MakeFolder, sentences: list
     assert entry_name(LeapEncoder(folder, "cpu"), sentences, "y") == names[3]
 
 
+def test_a_model_opened_otherwise_has_another_name(make_folder: MakeFolder, sentences: list[str]) -> None:
+    folder = make_folder()
+    opened = [
+        LeapEncoder(folder, "cpu"),
+        LeapEncoder(folder, "cpu", quantize="int8"),
+        LeapEncoder(folder, "cpu", model_kwargs={"dtype": "bfloat16"}),
+        LeapEncoder(folder, "cpu", prompts={"query": "find: "}, default_prompt_name="query"),
+    ]
+    assert len({entry_name(model, sentences, "x") for model in opened}) == 4
+    assert entry_name(LeapEncoder(folder, "cpu"), sentences, "x") == entry_name(opened[0], sentences, "x")
+
+
+def test_every_file_that_decides_a_vector_is_in_the_name(tiny_folder: Path, sentences: list[str]) -> None:
+    model = LeapEncoder(tiny_folder, "cpu")
+    names = [entry_name(model, sentences, "x")]
+    for file in ("heads.safetensors", "sentencepiece.model", "1_Pooling/config.json", "tokenizer_config.json"):
+        (tiny_folder / file).parent.mkdir(exist_ok=True)
+        (tiny_folder / file).write_text(file)
+        names.append(entry_name(model, sentences, "x"))
+    assert len(set(names)) == 5
+    # When to leave is no part of what layers compute.
+    (tiny_folder / "calibration.json").write_text("{}")
+    (tiny_folder / "leap.json").write_text("{}")
+    assert entry_name(model, sentences, "x") == names[-1]
+
+
+def test_the_code_of_every_sub_package_and_kernel_is_in_the_name(tmp_path: Path) -> None:
+    real = computing_code(PACKAGE)
+    files = ("models/packed_encoder.py", "models/kernels/varlen.py", "exits/cuda/encoder.cu", "exits/rules.py")
+    assert {*files, "evaluate/encode.py"} <= set(real)
+    assert not any("__pycache__" in name or name.startswith("evaluate/retrieval") for name in real)
+    found = []
+    for number, name in enumerate(files):
+        package = tmp_path / str(number)
+        for file in files:
+            (package / file).parent.mkdir(parents=True, exist_ok=True)
+            (package / file).write_text("changed" if file == name else "as before")
+        found.append(computing_code(package))
+    assert len({tuple(sorted(code.items())) for code in found}) == len(files)
+
+
 @given(st.lists(st.text(max_size=4), max_size=4), st.lists(st.text(max_size=4), max_size=4))
 def test_no_two_lists_of_texts_share_a_hash(one: list[str], two: list[str]) -> None:
     assert (texts_hash(one) == texts_hash(two)) == (one == two)
 
 
 @pytest.mark.parametrize("damage", ["cut", "flipped", "empty"])
-def test_a_damaged_file_is_encoded_anew(
+def test_a_damaged_file_is_encoded_again(
     tiny_model: LeapEncoder, sentences: list[str], tmp_path: Path, damage: str
 ) -> None:
     cache = VectorCache(tmp_path / "vectors", WIDE)
@@ -67,9 +108,9 @@ def test_a_damaged_file_is_encoded_anew(
     content[-100] ^= 1
     file.write_bytes({"cut": content[:-50], "flipped": content, "empty": b""}[damage])
     assert pooled.equal(layer_vectors(tiny_model, sentences, 8, cache))
-    (mended,) = cache.folder.iterdir()
+    (rewritten,) = cache.folder.iterdir()
     content[-100] ^= 1
-    assert mended.read_bytes() == content
+    assert rewritten.read_bytes() == content
 
 
 def test_the_folder_stays_below_its_bound(tmp_path: Path, tiny_model: LeapEncoder) -> None:

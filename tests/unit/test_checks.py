@@ -138,7 +138,7 @@ def test_counts_and_intervals_come_with_the_metric(project: Path) -> None:
     assert found("sts.spearman_exit") == (250, (0.74, 0.83))
     assert found("sts.spearman_full") == (250, (0.75, 0.84))
     assert found("retrieval.second.drop") == (500, None)
-    assert found("latency.speed_up") == (40, None)
+    assert found("latency.speed_up") == (40, (1.2, 1.3))
 
 
 @pytest.mark.parametrize("broken", [None, math.nan, math.inf, "0.9", True, [0.9]])
@@ -293,11 +293,10 @@ def test_a_warning_does_not_refuse(project: Path) -> None:
 
 
 def test_the_verdict_is_the_contracts_and_repeats_itself(project: Path) -> None:
-    evidence, others = made(project, latency={"speed_up": 1.0}), rivals(project)
+    evidence, others = made(project, latency={"speed_up": 1.1, "speed_up_ci95": [0.9, 1.3]}), rivals(project)
     verdict = verdict_of(SETTINGS, evidence, others)
     assert list(verdict) == [
         "variant", "seed", "checkpoint", "role", "passed", "primary_metric", "checks", "hardware", "bound_to",
-        "registry",
     ]  # fmt: skip
     assert verdict["passed"] is False
     assert verdict["primary_metric"] == {"metric": "sts.spearman_exit", "value": 0.79}
@@ -307,12 +306,12 @@ def test_the_verdict_is_the_contracts_and_repeats_itself(project: Path) -> None:
         "scope": "target hardware",
         "bound": "> 1",
         "threshold": 1.0,
-        "value": 1.0,
+        "value": 1.1,
         "n": 40,
-        "interval": None,
+        "interval": [0.9, 1.3],
         "severity": "refuse",
         "passed": False,
-        "reason": "latency.speed_up 1 is not above 1",
+        "reason": "latency.speed_up 1.1: low end of its 95 % interval 0.9 is not above 1",
     }
     assert lines(verdict)[-1] == "leap-1 is refused by speed_up"
     assert json.dumps(verdict, allow_nan=False) == json.dumps(verdict_of(SETTINGS, evidence, others))

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from tiny_models import MakeFolder
+from tiny_models import WORDS, MakeFolder
 
 PROJECT = Path(__file__).parents[2]
 
@@ -56,18 +56,19 @@ def test_a_mistake_is_one_message(project: Path, arguments: tuple[str, ...], mes
     assert (project / "params.yaml").read_text() == before
 
 
-def test_bench_latency(project: Path, make_folder: MakeFolder) -> None:
-    (project / "lines.txt").write_text("bi be\nbo bu du\n\nbi be\n")
+def test_latency(project: Path, make_folder: MakeFolder) -> None:
+    (project / "lines.txt").write_text("\n".join(f"{one} {two}" for one in WORDS[:8] for two in WORDS[:8]))
     options = ("--sentences", "lines.txt", "--batch", "1", "--length", "sentences", "--warmup", "0")
     options += ("--iterations", "5", "--device", "cpu", "--out", "latency.json")
-    done = leap(project, "bench", "latency", str(make_folder()), *options)
+    done = leap(project, "latency", str(make_folder()), *options)
     assert done.returncode == 0, done.stderr
     assert "| monitored | 1 |" in done.stdout
     found = json.loads((project / "latency.json").read_text())
-    assert {row["path"] for row in found["rows"]} == {"full", "exit", "monitored", "truncated"}
+    paths = {"full", "exit", "monitored", "truncated", *(f"layer_{layer}" for layer in range(1, 6))}
+    assert {row["path"] for row in found["rows"]} == paths
     assert found["environment"]["cpu"]
     assert found["exit_rule"] == {"threshold": 0.95, "min_layer": 5, "patience": 1}
-    for wrong, message in ((("--rival", "tea"), "rivals.0"), (("--min-layer", "9"), "min_layer 9")):
-        done = leap(project, "bench", "latency", str(make_folder()), *options, *wrong)
+    for wrong, message in ((("--length", "7"), "lengths.1"), (("--min-layer", "9"), "min_layer 9")):
+        done = leap(project, "latency", str(make_folder()), *options, *wrong)
         assert (done.returncode, done.stderr.splitlines()[-1][:7]) == (1, "error: ")
         assert message in done.stderr

@@ -3,6 +3,7 @@
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -45,12 +46,13 @@ def exits_of(model: Any, batches: list[Batch]) -> torch.Tensor:
 @torch.inference_mode()
 def test_every_path_computes_what_its_row_says(on_card: Any, batches: list[Batch]) -> None:
     exits = exits_of(on_card, batches)
-    paths, engine = latency.own_paths(on_card, RULE, batches, exits)
+    paths, engine = latency.own_paths(on_card, RULE, batches, exits, by_layer=True)
     assert engine == "graphs"
     mean = exits.double().mean().item()
     assert {name: path.layers for name, path in paths.items()} == {
         "full": 5, "exit": mean, "monitored": 5, "truncated": round(mean), "graph": 5,
         "graph_truncated": round(mean), "eager": 5, "eager_exit": mean,
+        "layer_1": 1, "layer_2": 2, "layer_3": 3, "layer_4": 4, "layer_5": 5,
     }  # fmt: skip
     for batch in batches:
         full = layer_forward(on_card.encoder, batch, 5)
@@ -61,6 +63,8 @@ def test_every_path_computes_what_its_row_says(on_card: Any, batches: list[Batch
             torch.testing.assert_close(found[name][0], full)
             assert found[name][1].tolist() == [5, 5, 5]
         torch.testing.assert_close(found["truncated"][0], cut)
+        for layer in range(1, 6):
+            torch.testing.assert_close(found[f"layer_{layer}"][0], layer_forward(on_card.encoder, batch, layer))
         torch.testing.assert_close(found["exit"][0], expected)
         assert found["exit"][1].tolist() == layers.tolist()
         torch.testing.assert_close(found["graph"], full)
@@ -80,7 +84,7 @@ def test_rows_of_a_card(on_card: Any, batches: list[Batch], monkeypatch: pytest.
         return 1.0 if calls > 1 else 3.0
 
     monkeypatch.setattr(latency_cuda, "between_events", between)
-    rows = latency._rows_of(on_card, batches, "sentences", RULE, {}, 2)
+    rows = latency._rows_of(on_card, batches, "sentences", RULE, {}, 2, 1, by_layer=False)
     by_path = {row["path"]: row for row in rows}
     assert set(by_path) == {
         "full", "exit", "monitored", "truncated", "graph", "graph_truncated", "eager", "eager_exit",
@@ -92,6 +96,28 @@ def test_rows_of_a_card(on_card: Any, batches: list[Batch], monkeypatch: pytest.
     assert by_path["exit"]["mixed"] == by_path["eager_exit"]["mixed"] == bool((exits != exits[:, :1]).any())
     assert not by_path["full"]["mixed"]
     assert by_path["monitored"]["monitoring_overhead"] is not None
+
+
+@torch.inference_mode()
+def test_exits_are_compared_with_the_best_full_depth(
+    on_card: Any, batches: list[Batch], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The fused path of full depth takes 8 ms, a graph of the same layers 5 ms, an exit 4 ms."""
+    monkeypatch.setattr(latency_cuda, "burst_timer", lambda: None)
+
+    def timed(paths: dict[str, Forward], *_: Any) -> dict[str, Any]:
+        taken = {"full": 8.0, "graph": 5.0, "eager": 20.0, "exit": 4.0, "monitored": 10.0}
+        return {name: np.full((5, len(batches)), taken.get(name, 3.0)) for name in paths}
+
+    monkeypatch.setattr(latency, "timed", timed)
+    rows = latency._rows_of(on_card, batches, "sentences", RULE, {}, 0, 1, by_layer=False)
+    by_path = {row["path"]: row for row in rows}
+    assert {row["over"] for row in rows} == {"graph"}
+    assert by_path["exit"]["speed_up"] == 1.25
+    assert by_path["exit"]["speed_up_ci95"] == [1.25, 1.25]
+    assert by_path["full"]["speed_up"] == 0.625
+    # Checks are what they add to the same path.
+    assert by_path["monitored"]["monitoring_overhead"] == 0.25
 
 
 def test_a_burst_takes_two_milliseconds_or_twenty_calls(

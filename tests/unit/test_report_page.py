@@ -190,7 +190,7 @@ def test_gains_strategies_lengths_and_the_proof_are_shown(
     rival = {"difference": -0.0123, "ci95": [-0.02, 0.001], "p_value": 0.084}
     summary["variants"]["leap"]["rivals"] = {"fixed_depth": {"sts": {"software": {"exit": rival}}}}
     text = page(summary, drawn, form)
-    for part in ("0.0010 [-0.0010, 0.0030]", "-0.0123 [-0.0200, 0.0010], p 0.084", "by_tokens", "0.8204"):
+    for part in ("0.0010 [-0.0010, 0.0030]", "-0.0123 [-0.0200, 0.0010], p 0.084", "near_final", "0.8204"):
         assert part in text
     assert "theta 0.95, min_layer 3, patience 1: 3.10 layers" in text
     monkeypatch.setattr("leap.report.page.read_proof", lambda: None)

@@ -10,12 +10,11 @@ from leap.evaluate.judge import Judge, ScoredPairs
 from leap.evaluate.lengths import length_bins
 from leap.evaluate.strategies import own_strategies, strategies
 from leap.evaluate.sweep import rule_of, sweep
-from leap.evaluate.token_thresholds import chosen_thresholds, cross_fitted, exits_by_tokens
 from leap.evidence.bounds import passes, recommended
 from leap.exits import ExitRule, LeapEncoder
 from leap.exits.calibrate.fit_heads import fit_heads
 from leap.exits.neighbours import KeptNeighbours, neighbours, overlap
-from leap.exits.rules import at_layers, consecutive_similarity, converged, patient
+from leap.exits.rules import at_layers, converged, patient
 
 
 def random_pooled(layers: int = 6, rows: int = 40, spread: float = 0.6, seed: int = 0) -> torch.Tensor:
@@ -176,40 +175,3 @@ def test_length_bins() -> None:
     # The three long ones are too few to say anything.
     assert found == [([1, 8], 15), ([9, 16], 12)]
     assert [bounds for bounds, _ in length_bins(tokens, [])] == [[1, None]]
-
-
-def test_thresholds_by_token_count() -> None:
-    # Short sentences stand still from layer 2 on, at the end; long ones do too, but far from the end.
-    pooled = random_pooled(rows=60, spread=0.9)
-    tokens = torch.tensor([5, 20] * 30)
-    short = tokens == 5
-    pooled[2:, short] = pooled[6, short]
-    pooled[3:6, ~short] = pooled[3, ~short]
-    pooled[2, ~short] = pooled[6, ~short] = -pooled[3, ~short]
-    rule = ExitRule(0.95, 2)
-    assert converged(pooled, rule).tolist() == [3, 4] * 30
-    table = chosen_thresholds(pooled, tokens, rule, [0.99, 0.9], [8])
-    assert [(row["tokens"], row["threshold"], row["n"]) for row in table] == [
-        ([1, 8], 0.9, 30),
-        ([9, None], None, 30),
-    ]
-    exits = exits_by_tokens(pooled, tokens, rule, table)
-    assert exits[~short].tolist() == [6] * 30
-    assert (exits[short] <= 3).all()
-    fitted = cross_fitted(pooled, tokens, rule, [0.99, 0.9], [8])
-    # Every second sentence is a half, so each half has one length and knows nothing of the other.
-    assert fitted is not None
-    assert fitted.equal(converged(pooled, rule))
-    mixed = torch.randperm(60, generator=torch.Generator().manual_seed(1))
-    fitted = cross_fitted(pooled[:, mixed], tokens[mixed], rule, [0.99, 0.9], [8])
-    assert fitted is not None
-    assert fitted[~short[mixed]].tolist() == [6] * 30
-    assert cross_fitted(pooled[:, :19], tokens[:19], rule, [0.9], [8]) is None
-
-
-def test_one_threshold_for_all_lengths_is_the_rule() -> None:
-    pooled, rule = random_pooled(), ExitRule(0.9, 2, 2)
-    tokens = torch.arange(40)
-    table = [{"tokens": [1, 10], "threshold": 0.9}, {"tokens": [11, None], "threshold": 0.9}]
-    assert exits_by_tokens(pooled, tokens, rule, table).equal(converged(pooled, rule))
-    assert (consecutive_similarity(pooled, 2) >= 0.9).any()

@@ -19,14 +19,11 @@ from leap.evaluate.judge import Judge, ScoredPairs
 from leap.evaluate.likeness import likeness
 from leap.evaluate.strategies import Strategy, own_strategies, strategies
 from leap.evaluate.sweep import sweep
-from leap.evaluate.token_thresholds import chosen_thresholds, cross_fitted
 from leap.evaluate.vector_cache import vector_cache
 from leap.evidence.bounds import recommended
 from leap.exits import LeapEncoder
 from leap.exits.neighbours import KeptNeighbours
 from leap.exits.rules import ExitRule, at_layers, converged
-
-BY_TOKENS = "by_tokens"
 
 
 def measure_exits(
@@ -93,34 +90,20 @@ def examine(
     edges = settings.length_bins
     return {
         **diagnose(kept, rule, tokens, edges, settings.bootstrap, settings.seed),
-        "strategies": strategy_rows(pooled, tokens, judge, rule, settings, own),
-        "token_thresholds": chosen_thresholds(pooled, tokens, rule, chosen.thresholds, edges),
+        "strategies": strategy_rows(pooled, judge, rule, own),
         "sweep": points,
         "recommended": recommended(points),
     }
 
 
 def strategy_rows(
-    pooled: Tensor,
-    tokens: Tensor,
-    judge: Judge,
-    rule: ExitRule,
-    settings: EvaluationSettings,
-    own: Mapping[str, Strategy] | None = None,
+    pooled: Tensor, judge: Judge, rule: ExitRule, own: Mapping[str, Strategy] | None = None
 ) -> list[dict[str, Any]]:
-    """A row a strategy: its name, whether it can be deployed, and the judge's figures and gains.
-
-    `by_tokens` is `converged` with a threshold for each length, chosen on the other half of the sentences; it
-    is left out where there are too few.
-    """
-    chosen = {name: choose(pooled) for name, choose in strategies(rule, len(pooled) - 1, own).items()}
-    fitted = cross_fitted(pooled, tokens, rule, settings.sweep.thresholds, settings.length_bins)
-    if fitted is not None:
-        chosen[BY_TOKENS] = fitted
+    """Judge every strategy: its name, whether it can be deployed, and the judge's figures and gains."""
     return [
         {"strategy": name, "deployable": name != "near_final", **figures, **judge.gains(figures)}
-        for name, exits in chosen.items()
-        for figures in (judge(exits),)
+        for name, choose in strategies(rule, len(pooled) - 1, own).items()
+        for figures in (judge(choose(pooled)),)
     ]
 
 

@@ -1,8 +1,9 @@
 """Encoded vectors on disk, by content: whoever asks for the same vectors again reads them.
 
-A file's name says what it holds: the hash of the model's files, of the code that computes, of the texts and
-of how they were encoded. So nothing ever has to be invalidated; what was not used for longest is deleted once
-the files together exceed the bound. Files appear whole; one whose content is not what was written is deleted.
+A file's name says what it holds: the hash of the model's files, of how the model was opened, of the code that
+computes, of the texts and of how they were encoded. So nothing ever has to be invalidated; the least recently
+used files are deleted once all files together exceed the bound. Files appear whole; one whose content is not
+what was written is deleted.
 """
 
 import hashlib
@@ -13,21 +14,28 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
+from importlib.metadata import version
 from pathlib import Path
 
-import torch
 from safetensors import SafetensorError
 from torch import Tensor
 
-import leap.models
+import leap
 from leap.core.files import sha256_of, sha256_of_json, whole_file
 from leap.core.tensor_files import DamagedError, load_sealed, save_sealed
-from leap.exits import LeapEncoder, rules
+from leap.exits import LeapEncoder
+from leap.exits.calibration import FILE as CALIBRATION
 
-# Beside the other data, in a folder that git ignores.
+# A folder that git ignores, with the other data.
 FOLDER = Path("data/vectors")
-# The exit settings of a model folder do not change what its layers compute.
-NOT_OF_THE_MODEL = "leap.json"
+# Files of a model folder that say when to leave, or nothing: they do not change what layers compute.
+NOT_OF_THE_MODEL = ("leap.json", CALIBRATION, "README.md", "SHA256SUMS")
+# Where the code that computes vectors and exits lies, in all sub-packages and the kernels' own languages too.
+PACKAGE = Path(leap.__file__).parent
+COMPUTING = ("models", "exits", "evaluate/encode.py")
+CODE = (".py", ".cu", ".cuh", ".cpp", ".hpp", ".h")
+# The libraries between a text and its vector.
+LIBRARIES = ("torch", "tokenizers", "transformers")
 
 logger = logging.getLogger(__name__)
 
@@ -39,7 +47,7 @@ class VectorCache:
     """A bounded folder of vectors.
 
     folder: holds one file an entry.
-    limit: bytes of all files together; an entry that is larger is not kept.
+    limit: bytes of all files together; an entry that is larger is not stored.
     """
 
     folder: Path
@@ -48,35 +56,35 @@ class VectorCache:
     def vectors(
         self, model: LeapEncoder, texts: Sequence[str], what: str, compute: Callable[[], Vectors]
     ) -> Vectors:
-        """The vectors of texts, read if they are there, else computed and kept.
+        """Return the vectors of texts: read if they are there, else computed and stored.
 
         Args:
             model: what encodes them.
             texts: in the order of the vectors' rows.
-            what: which vectors, with all that they depend on beside the model and the texts.
+            what: which vectors, with all that they depend on next to the model and the texts.
             compute: makes them.
         """
         path = self.folder / f"{entry_name(model, texts, what)}.safetensors"
         found = _read(path)
         if found is None:
             found = compute()
-            self._keep(path, found)
+            self._store(path, found)
         return found
 
-    def _keep(self, path: Path, vectors: Vectors) -> None:
+    def _store(self, path: Path, vectors: Vectors) -> None:
         if sum(tensor.nbytes for tensor in vectors.values()) > self.limit:
             return
         try:
-            with whole_file(path) as beside:
-                save_sealed(vectors, beside)
-                _used_now(beside)
+            with whole_file(path) as temporary:
+                save_sealed(vectors, temporary)
+                _used_now(temporary)
             self._make_room(path)
         except (OSError, SafetensorError) as error:
             # The vectors are there, only not for the next one who asks.
             logger.warning("%s could not be written (%s): encoding is repeated next time", path, error)
 
     def _make_room(self, newest: Path) -> None:
-        """Deletes what was not used for longest."""
+        """Delete the least recently used files."""
         files = []
         for file in self.folder.glob("*.safetensors"):
             try:
@@ -93,19 +101,24 @@ class VectorCache:
 
 
 def vector_cache(gigabytes: float, folder: Path = FOLDER) -> VectorCache | None:
-    """The cache of `evaluation.cache_gb`, none for 0."""
+    """Open the cache of `evaluation.cache_gb`; None for 0."""
     return VectorCache(folder, int(gigabytes * 1e9)) if gigabytes else None
 
 
 def entry_name(model: LeapEncoder, texts: Sequence[str], what: str) -> str:
-    """The sha256 of all that vectors depend on, in hex."""
+    """Return the sha256 of all that vectors depend on, in hex."""
     return sha256_of_json(
         {
             "model": model_files(model.folder),
-            "max_length": model.tokenizer.max_length,
-            "code": _code(),
-            "torch": torch.__version__,
-            "device": str(model.device),
+            "opened": {
+                "max_length": model.tokenizer.max_length,
+                "prompt": model.prompts.text(None, None),
+                "quantize": model.quantize,
+                "dtype": str(next(model.encoder.parameters()).dtype),
+                "device": str(model.device),
+            },
+            "code": computing_code(PACKAGE),
+            "libraries": {name: version(name) for name in LIBRARIES},
             "texts": texts_hash(texts),
             "what": what,
         }
@@ -113,14 +126,13 @@ def entry_name(model: LeapEncoder, texts: Sequence[str], what: str) -> str:
 
 
 def model_files(folder: Path) -> dict[str, str]:
-    """The sha256 of each file of a model folder that its vectors may depend on, by its path there."""
-    files = [*folder.rglob("*.json"), *folder.rglob("*.safetensors"), *folder.rglob("vocab.txt")]
-    kept = sorted(file for file in files if file.name != NOT_OF_THE_MODEL)
-    return {file.relative_to(folder).as_posix(): sha256_of(file) for file in kept}
+    """Return the sha256 of each file of a model folder that its vectors may depend on, by its path there."""
+    files = (file for file in folder.rglob("*") if file.is_file() and file.name not in NOT_OF_THE_MODEL)
+    return {file.relative_to(folder).as_posix(): sha256_of(file) for file in sorted(files)}
 
 
 def texts_hash(texts: Sequence[str]) -> str:
-    """The sha256 of texts in their order; no two lists share the bytes that are hashed."""
+    """Return the sha256 of texts in their order; no two lists share the bytes that are hashed."""
     digest = hashlib.sha256()
     for text in texts:
         data = text.encode("utf-8", "surrogatepass")
@@ -130,10 +142,11 @@ def texts_hash(texts: Sequence[str]) -> str:
 
 
 @lru_cache
-def _code() -> dict[str, str]:
-    """The modules that compute vectors and exit layers."""
-    files = [*Path(str(leap.models.__file__)).parent.glob("*.py"), Path(rules.__file__)]
-    return {file.name: sha256_of(file) for file in sorted(files)}
+def computing_code(package: Path) -> dict[str, str]:
+    """Return the sha256 of each source file that computes vectors and exit layers, by its path in the package."""
+    places = [package / name for name in COMPUTING]
+    files = [file for place in places for file in ([place] if place.is_file() else place.rglob("*"))]
+    return {file.relative_to(package).as_posix(): sha256_of(file) for file in sorted(files) if file.suffix in CODE}
 
 
 def _read(path: Path) -> Vectors | None:
@@ -142,7 +155,7 @@ def _read(path: Path) -> Vectors | None:
     except FileNotFoundError:
         return None
     except (OSError, DamagedError) as error:
-        logger.warning("%s is damaged (%s): it is deleted and encoded anew", path, error)
+        logger.warning("%s is damaged (%s): it is deleted and encoded again", path, error)
         path.unlink(missing_ok=True)
         return None
     _used_now(path)
@@ -150,7 +163,7 @@ def _read(path: Path) -> Vectors | None:
 
 
 def _used_now(path: Path) -> None:
-    """Makes a file the last one to go when room is needed; the kernel's own times are coarser."""
+    """Make a file the last one to go when room is needed; the kernel's own times are coarser."""
     now = time.time_ns()
     with suppress(FileNotFoundError):
         os.utime(path, ns=(now, now))

@@ -88,7 +88,9 @@ def measure(metric: str, evidence: Evidence, primary_set: str, rivals: Rivals) -
         return _of_data_set(metric, root, name, key, evidence, rivals)
     if root == "latency":
         latency = evidence.latency or {}
-        return Measured(metric, number(latency.get(rest[0])), _count(latency.get("protocol", {}), "iterations"))
+        interval = _pair(latency.get(f"{rest[0]}_ci95"))
+        n = _count(latency.get("protocol", {}), "iterations")
+        return Measured(metric, number(latency.get(rest[0])), n, interval)
     diagnose = evidence.diagnose or {}
     if root == "layers":
         rows = [row for row in diagnose.get("layers") or [] if str(row.get("layer")) == rest[0]]

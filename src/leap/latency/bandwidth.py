@@ -14,13 +14,13 @@ READS = 7
 
 
 def floor(layers: nn.ModuleList, device: torch.device) -> dict[str, Any]:
-    """weight_bytes, bandwidth_bytes_per_second (the best of some reads, measured here) and ms, their ratio.
+    """Measure weight_bytes, bandwidth_bytes_per_second (the best of some reads) and ms, their ratio.
 
     A model that a cache holds whole can be faster than this: it says what reading from memory takes.
     """
     weight_bytes = sum(tensor.numel() * tensor.element_size() for tensor in layers.parameters())
     weight_bytes += sum(module.packed_bytes for module in layers.modules() if isinstance(module, Int8Linear))
-    bandwidth = measured_bandwidth(device)
+    bandwidth = measure_bandwidth(device)
     return {
         "weight_bytes": weight_bytes,
         "bandwidth_bytes_per_second": bandwidth,
@@ -28,8 +28,8 @@ def floor(layers: nn.ModuleList, device: torch.device) -> dict[str, Any]:
     }
 
 
-def measured_bandwidth(device: torch.device) -> float:
-    """Bytes a second at which this process reads memory, the best of some reads."""
+def measure_bandwidth(device: torch.device) -> float:
+    """Measure the bytes a second at which this process reads memory, the best of some reads."""
     memory = torch.ones(READ_BYTES // 4, device=device)
     seconds = []
     for _ in range(READS):

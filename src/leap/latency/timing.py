@@ -4,16 +4,21 @@ full        all layers, pooled once
 exit        Algorithm 1
 monitored   Algorithm 1 with a threshold that no cosine reaches: every check is made and no row leaves
 truncated   cut at exit's expected depth, rounded: what fixed depth gives for the same number of layers
-and the rivals that the settings name: the full model, run by others (`leap.latency.other_libraries`). On a
-CUDA card there are more, and another clock (`leap.latency.timing_cuda`).
+layer_1...  every row at one layer, for batches of the smallest size: the frontier's milliseconds
+
+On a CUDA card there are more, and another clock (`leap.latency.timing_cuda`). Other libraries are compared by
+`tools/benchmark_libraries.py`.
 
 Batches are random, so exits and lengths may differ within one, as in service. They are tokenised, packed and
-on the device beforehand; the paths take turns batch by batch, so drift hits all alike.
+on the device beforehand. The paths alternate: a round times each of them once on one batch, so drift and other
+programs hit all alike. A speed-up is the ratio of two medians over the same rounds, its interval a bootstrap
+over rounds.
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
@@ -21,22 +26,29 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from leap.evidence.bootstrap import percentile_interval
 from leap.exits import ExitRule, LeapEncoder
 from leap.exits.forward import exit_forward, layer_forward
+from leap.exits.plan import fixed_plan
+from leap.exits.policy import Fixed
 from leap.latency import timing_cuda as latency_cuda
 from leap.latency.bandwidth import floor
-from leap.latency.other_libraries import Rival, open_rivals
 from leap.models.batches import Batch, pack
 
 if TYPE_CHECKING:
     from leap.core.settings.evaluation import LatencySettings
 
-# Each batch is timed this often; its median is free of what other programs did meanwhile.
+# Each batch is timed this often.
 PASSES = 5
+# Resamples of rounds for the interval of a speed-up.
+DRAWS = 1000
+# Ways to compute all layers without a check; exits have to beat the fastest of them.
+FULL_DEPTH = ("full", "graph", "eager")
 # A cosine lies at or below 1: with this threshold no row leaves.
 UNREACHABLE = 2.0
 
 Forward = Callable[[Batch], Any]
+Prepare = Callable[[Sequence[Batch]], Forward]
 Times = np.ndarray[Any, np.dtype[np.float64]]
 
 
@@ -50,16 +62,23 @@ class TimedPath:
 
 @torch.inference_mode()
 def latency_figures(
-    model: LeapEncoder, sentences: Sequence[str], rule: ExitRule, settings: "LatencySettings", seed: int
+    model: LeapEncoder,
+    sentences: Sequence[str],
+    rule: ExitRule,
+    settings: "LatencySettings",
+    seed: int,
+    others: Mapping[str, Prepare] | None = None,
 ) -> dict[str, Any]:
-    """Everything in latency.json below its head (docs/architecture.md).
+    """Measure everything in latency.json below its head (docs/architecture.md).
 
     Args:
         model: the encoder; its weights become float16 where the settings say fp16 and the device is CUDA.
         sentences: what is encoded.
         rule: the deployable exit rule.
         settings: `iterations` are the timed calls of a path, spread over a fifth as many batches.
-        seed: of the choice of sentences.
+        seed: of the choice of sentences, and of the intervals.
+        others: further ways to compute the full model, by name: each takes the drawn batches and returns what
+            is timed on them.
 
     Raises:
         UserError: the path that the model was told to take does not work here.
@@ -70,23 +89,23 @@ def latency_figures(
         model.half()
     ways = model.paths.names()
     token_ids = model.tokenizer(sentences)
-    first = pack(sorted(token_ids[:2], key=len)).to(model.device)
-    rivals, missing = open_rivals(settings.rivals, model, first)
     batches = max(1, settings.iterations // PASSES)
+    smallest = min(settings.batch_sizes)
     rows = []
     for length in settings.lengths:
         limit = model.tokenizer.max_length
         ids = token_ids if length == "sentences" else joined_rows(token_ids, min(length, limit), seed)
         for size in settings.batch_sizes:
             drawn = [batch.to(model.device) for batch in random_batches(ids, size, batches, seed)]
-            rows += _rows_of(model, drawn, length, rule, rivals, settings.warmup)
-    smallest = min(settings.batch_sizes)
+            by_layer = size == smallest
+            prepared = {name: prepare(drawn) for name, prepare in (others or {}).items()}
+            rows += _rows_of(model, drawn, length, rule, prepared, settings.warmup, seed, by_layer)
     exits = next(row for row in rows if row["path"] == "exit" and row["batch"] == smallest)
     return {
         "rows": rows,
         "speed_up": exits["speed_up"],
+        "speed_up_ci95": exits["speed_up_ci95"],
         "floor": floor(model.encoder.layers, model.device),
-        "rivals_missing": missing,
         "protocol": {
             "warmup": settings.warmup,
             "iterations": batches * PASSES,
@@ -95,7 +114,9 @@ def latency_figures(
             "paths": ways,
             "threads": torch.get_num_threads(),
             "speed_up_at_batch": smallest,
-            "input": "tokenised, packed (for rivals padded) and on the device beforehand",
+            "speed_up_at_length": settings.lengths[0],
+            "speed_up_over": exits["over"],
+            "input": "tokenised, packed and on the device beforehand",
             "clock": (
                 f"CUDA events round bursts of up to {latency_cuda.BURST_CALLS} calls"
                 if model.device.type == "cuda"
@@ -106,7 +127,7 @@ def latency_figures(
 
 
 def joined_rows(token_ids: Sequence[list[int]], length: int, seed: int) -> list[list[int]]:
-    """Sentences in a random order joined and cut into rows of one length, between their special tokens."""
+    """Join sentences in a random order and cut them into rows of one length, between their special tokens."""
     order = np.random.default_rng([seed, length]).permutation(len(token_ids))
     inner = list(chain.from_iterable(token_ids[row][1:-1] for row in order))
     while len(inner) < length:
@@ -117,7 +138,7 @@ def joined_rows(token_ids: Sequence[list[int]], length: int, seed: int) -> list[
 
 
 def random_batches(token_ids: Sequence[list[int]], size: int, number: int, seed: int) -> list[Batch]:
-    """Seeded random batches; a sentence comes twice in a batch only where there are fewer than `size`."""
+    """Draw seeded random batches; a sentence comes twice in a batch only where there are fewer than `size`."""
     generator = np.random.default_rng([seed, size])
     batches = []
     for _ in range(number):
@@ -127,26 +148,29 @@ def random_batches(token_ids: Sequence[list[int]], size: int, number: int, seed:
 
 
 def own_paths(
-    model: LeapEncoder, rule: ExitRule, batches: Sequence[Batch], exits: Tensor
+    model: LeapEncoder, rule: ExitRule, batches: Sequence[Batch], exits: Tensor, by_layer: bool
 ) -> tuple[dict[str, TimedPath], str]:
-    """The ways through the encoder itself, and the name of the path by which it computes such batches.
+    """Return the ways through the encoder, and the name of the path by which it computes such batches.
 
     Args:
         model: the encoder.
         rule: the exit rule.
         batches: on the model's device.
         exits: [batches, B] int64, the layers at which their rows leave.
+        by_layer: add `layer_1` to `layer_<L>`, every row at that layer.
     """
     encoder, depth = model.encoder, model.depth
     monitor = ExitRule(UNREACHABLE, rule.min_layer, rule.patience)
     expected = exits.double().mean().item()
     cut = round(expected)
-    layers = {"exit": expected, "truncated": cut, "graph_truncated": cut, "eager_exit": expected}
+    fixed = {f"layer_{layer}": layer for layer in range(1, depth + 1)} if by_layer else {}
+    layers = {"exit": expected, "truncated": cut, "graph_truncated": cut, "eager_exit": expected, **fixed}
     calls: dict[str, Forward] = {
         "full": lambda batch: layer_forward(encoder, batch, depth),
         "exit": lambda batch: exit_forward(encoder, batch, rule),
         "monitored": lambda batch: exit_forward(encoder, batch, monitor),
         "truncated": lambda batch: layer_forward(encoder, batch, cut),
+        **{name: partial(exit_forward, encoder, policy=Fixed(layer)) for name, layer in fixed.items()},
     }
     engine = "eager"
     if model.device.type == "cuda":
@@ -154,6 +178,7 @@ def own_paths(
         if fast is not None:
             engine = fast.name
             plans = latency_cuda.own_plans(depth, rule, monitor, cut)
+            plans |= {name: fixed_plan(layer, depth) for name, layer in fixed.items()}
             calls = latency_cuda.placed_calls(fast, batches, plans, exits)
         calls |= latency_cuda.plain_calls(model, rule, cut, batches)
     return {name: TimedPath(call, layers.get(name, depth)) for name, call in calls.items()}, engine
@@ -164,14 +189,16 @@ def _rows_of(
     batches: list[Batch],
     length: str | int,
     rule: ExitRule,
-    rivals: dict[str, Rival],
+    others: dict[str, Forward],
     warmup: int,
+    seed: int,
+    by_layer: bool,
 ) -> list[dict[str, Any]]:
-    """The rows of one length and batch size."""
+    """Time the rows of one length and batch size."""
     depth = model.depth
     exits = torch.stack([exit_forward(model.encoder, batch, rule)[1] for batch in batches])
-    paths, engine = own_paths(model, rule, batches, exits)
-    paths |= {name: TimedPath(rival.prepared(batches), depth) for name, rival in rivals.items()}
+    paths, engine = own_paths(model, rule, batches, exits, by_layer)
+    paths |= {name: TimedPath(forward, depth) for name, forward in others.items()}
     on_card = model.device.type == "cuda"
     forwards = {name: path.forward for name, path in paths.items()}
     times = timed(forwards, batches, warmup, latency_cuda.burst_timer() if on_card else cpu_timer)
@@ -181,10 +208,11 @@ def _rows_of(
         "length": length,
         "tokens": sum(len(batch.ids) for batch in batches) / sum(batch.rows for batch in batches),
     }
-    full = _typical(times["full"])
+    best = min((name for name in FULL_DEPTH if name in times), key=lambda name: float(np.median(times[name])))
     rows = []
     for path, milliseconds in times.items():
-        speed_up, layers = full / _typical(milliseconds), paths[path].layers
+        layers = paths[path].layers
+        gain, interval = speed_up(times[best], milliseconds, seed)
         rows.append(
             {
                 "device": model.device.type,
@@ -195,22 +223,44 @@ def _rows_of(
                 **spread(milliseconds),
                 **event_figures(singles.get(path)),
                 "expected_layers": layers,
-                "speed_up": speed_up,
-                "layer_reduction_realised": speed_up / (depth / layers),
-                "monitoring_overhead": 1 / speed_up - 1 if path == "monitored" else None,
+                "speed_up": gain,
+                "speed_up_ci95": interval,
+                "over": best,
+                "layer_reduction_realised": gain / (depth / layers),
+                "monitoring_overhead": speed_up(milliseconds, times["full"], seed)[0] - 1
+                if path == "monitored"
+                else None,
             }
         )
     return rows
 
 
+def speed_up(slow: Times, fast: Times, seed: int) -> tuple[float, list[float]]:
+    """Compare two paths timed in the same rounds: the ratio of their medians and its 95 % interval.
+
+    Args:
+        slow: [PASSES, batches], milliseconds; what the other is measured against.
+        fast: the same rounds.
+        seed: of the resamples. Rounds are drawn with replacement, both sides together, since what happened
+            to the machine in a round happened to both.
+
+    Returns:
+        The ratio of the medians, and [low, high].
+    """
+    slow, fast = slow.ravel(), fast.ravel()
+    drawn = np.random.default_rng(seed).integers(len(slow), size=(DRAWS, len(slow)))
+    ratios = np.median(slow[drawn], axis=1) / np.median(fast[drawn], axis=1)
+    return float(np.median(slow) / np.median(fast)), percentile_interval([ratios])
+
+
 def timed(
     paths: dict[str, Forward], batches: Sequence[Batch], warmup: int, timer: Callable[[Forward, Batch], float]
 ) -> dict[str, Times]:
-    """Times every path on every batch in turns.
+    """Time every path on every batch, a round after the other.
 
     Args:
         paths: name to what is timed.
-        batches: every path gets all of them, PASSES times.
+        batches: every path gets all of them, PASSES times; a round is one batch.
         warmup: calls of each path beforehand.
         timer: runs a path on a batch and returns milliseconds.
 
@@ -222,9 +272,9 @@ def timed(
         for name in names:
             paths[name](batches[call % len(batches)])
     times = {name: np.empty((PASSES, len(batches))) for name in names}
-    for turn in range(PASSES * len(batches)):
-        row, column = divmod(turn, len(batches))
-        # Each path goes first in its turn: what follows on the same batch finds it in the cache.
+    for number in range(PASSES * len(batches)):
+        row, column = divmod(number, len(batches))
+        # Each path goes first in its turn, for what follows on the same batch finds it in the cache.
         start = (row + column) % len(names)
         for name in names[start:] + names[:start]:
             times[name][row, column] = timer(paths[name], batches[column])
@@ -232,14 +282,14 @@ def timed(
 
 
 def cpu_timer(path: Forward, batch: Batch) -> float:
-    """Wall time of one call, in milliseconds."""
+    """Run a path once; return its wall time in milliseconds."""
     start = time.perf_counter()
     path(batch)
     return (time.perf_counter() - start) * 1000
 
 
 def spread(milliseconds: Times) -> dict[str, float]:
-    """Percentiles, mean and sample standard deviation of all timed calls."""
+    """Return percentiles, mean and sample standard deviation of all timed calls."""
     p50, p95, p99 = (float(value) for value in np.percentile(milliseconds, [50, 95, 99]))
     return {
         "ms_p50": p50,
@@ -251,7 +301,7 @@ def spread(milliseconds: Times) -> dict[str, float]:
 
 
 def event_figures(milliseconds: Times | None) -> dict[str, float]:
-    """Percentiles of single calls between CUDA events; nothing where there are none."""
+    """Return percentiles of single calls between CUDA events; nothing where there are none."""
     if milliseconds is None:
         return {}
     found = np.percentile(milliseconds, [50, 95, 99])
@@ -259,10 +309,5 @@ def event_figures(milliseconds: Times | None) -> dict[str, float]:
 
 
 def is_mixed(exits: Tensor) -> bool:
-    """Whether rows of any batch leave at different layers; [batches, B] int64."""
+    """Say whether rows of any batch leave at different layers; [batches, B] int64."""
     return bool((exits != exits[:, :1]).any())
-
-
-def _typical(milliseconds: Times) -> float:
-    """The mean over batches of each batch's median: weighs batches by their work and ignores outliers."""
-    return float(np.median(milliseconds, axis=0).mean())

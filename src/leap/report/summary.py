@@ -17,7 +17,6 @@ EXAMINED = (
     "adaptive",
     "by_length",
     "strategies",
-    "token_thresholds",
     "sweep",
     "recommended",
     "teacher",

@@ -50,7 +50,6 @@ class LatencySettings(Block):
     batch_sizes: Annotated[list[Annotated[int, Field(ge=1)]], Field(min_length=1)]
     # "sentences" as they are, or joined to rows of so many tokens.
     lengths: Annotated[list[Literal["sentences"] | Annotated[int, Field(ge=8)]], Field(min_length=1)]
-    rivals: list[Literal["sentence_transformers", "torch_compile", "onnxruntime"]]
     warmup: int = Field(ge=0)
     iterations: int = Field(ge=5)
     device: str = Field(pattern=r"^(auto|cpu|cuda(:\d+)?)$")

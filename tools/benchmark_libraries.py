@@ -1,11 +1,19 @@
-"""Other ways to run the same full model: what early exit has to beat in the same run.
+"""Latency against other libraries, in the same rounds: what early exit has to beat on this machine.
 
-Each takes a packed batch, padded beforehand, and gives the vectors that the encoder's full depth gives: that
-is checked on opening. One that cannot be had here is left out with the reason.
+    python tools/benchmark_libraries.py models/leap-1 --out latency.json
+    python tools/benchmark_libraries.py models/leap-1 --device cuda --precision fp16 --length 128
+
+Each library computes the full model on packed batches that are padded beforehand: sentence_transformers,
+torch_compile, onnxruntime (`pip install -e '.[bench]'`). It must give the encoder's own vectors before it is
+timed; one that cannot be had here is left out with the reason. On a CUDA card full depth in CUDA graphs is timed
+too. The last line is one JSON object.
 """
 
+import argparse
+import json
 import logging
 import signal
+import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -17,10 +25,16 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from leap.core.environment import environment
 from leap.core.errors import UserError
+from leap.core.files import write_json
+from leap.core.progress import log_to_stderr
+from leap.doctor.doctor_sentences import sample
 from leap.exits import LeapEncoder
 from leap.exits.forward import layer_forward
-from leap.models.batches import Batch
+from leap.latency.latency_table import latency_settings, table
+from leap.latency.timing import latency_figures
+from leap.models.batches import Batch, pack
 from leap.models.onnx_graph import convert
 
 log = logging.getLogger(__name__)
@@ -35,23 +49,25 @@ Forward = Callable[[Batch], Any]
 Padded = Callable[[Tensor, Tensor], Tensor]
 
 
-class Rival:
-    """A rival whose inputs were padded beforehand, batch by batch."""
+class Library:
+    """A library whose inputs are padded beforehand, batch by batch."""
 
     def __init__(self, compute: Padded, pad_token: int) -> None:
         self._compute, self._pad_token = compute, pad_token
 
     def prepared(self, batches: Sequence[Batch]) -> Forward:
-        """What is timed on these batches."""
+        """Pad these batches; return what is timed on them."""
         inputs = {id(batch): padded(batch, self._pad_token) for batch in batches}
         return lambda batch: self._compute(*inputs[id(batch)])
 
 
-def open_rivals(names: Sequence[str], model: LeapEncoder, batch: Batch) -> tuple[dict[str, Rival], dict[str, str]]:
-    """The rivals that this machine has, and why it has not the others.
+def open_libraries(
+    names: Sequence[str], model: LeapEncoder, batch: Batch
+) -> tuple[dict[str, Library], dict[str, str]]:
+    """Open the libraries that this machine has; say why it does not have the others.
 
     Args:
-        names: of `RIVALS`.
+        names: of `LIBRARIES`.
         model: what they compute too, in its precision and on its device.
         batch: on which they are checked.
     """
@@ -60,14 +76,14 @@ def open_rivals(names: Sequence[str], model: LeapEncoder, batch: Batch) -> tuple
     for name in names:
         try:
             with time_limit(LIMIT_SECONDS):
-                rival = Rival(RIVALS[name](model), model.encoder.config.pad_token)
-                vectors = rival.prepared([batch])(batch).to(expected)
+                library = Library(LIBRARIES[name](model), model.encoder.config.pad_token)
+                vectors = library.prepared([batch])(batch).to(expected)
         except (ImportError, RuntimeError, OSError, ValueError, UserError) as error:
             missing[name] = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
         else:
             agreement = F.cosine_similarity(vectors, expected, dim=-1).min().item()
             if agreement >= AGREEMENT:
-                found[name] = rival
+                found[name] = library
             else:
                 missing[name] = f"its vectors differ: cosine {agreement:.4f}"
     for name, reason in missing.items():
@@ -76,7 +92,7 @@ def open_rivals(names: Sequence[str], model: LeapEncoder, batch: Batch) -> tuple
 
 
 def padded(batch: Batch, pad_token: int) -> tuple[Tensor, Tensor]:
-    """A batch as other libraries take it: token ids and mask, both [B, T] int64, T the longest row."""
+    """Turn a batch into what other libraries take: token ids and mask, both [B, T] int64, T the longest row."""
     rows = torch.split(batch.ids, batch.lengths.tolist())
     ids = nn.utils.rnn.pad_sequence(list(rows), batch_first=True, padding_value=pad_token)
     places = torch.arange(ids.shape[1], device=ids.device)
@@ -86,7 +102,7 @@ def padded(batch: Batch, pad_token: int) -> tuple[Tensor, Tensor]:
 
 @contextmanager
 def time_limit(seconds: int) -> Iterator[None]:
-    """Stops what takes longer with a TimeoutError; on the main thread only, as signals are."""
+    """Stop what takes longer with a TimeoutError; on the main thread only, as signals are."""
 
     def stop(*_: Any) -> None:
         raise TimeoutError(f"it took more than {seconds} s")
@@ -123,14 +139,14 @@ class _Pooled(nn.Module):
 def _sentence_transformers(model: LeapEncoder) -> Padded:
     from sentence_transformers import SentenceTransformer
 
-    rival = SentenceTransformer(str(model.folder), device=str(model.device), local_files_only=True)
-    rival = rival.to(model.encoder.words.weight.dtype).eval()
-    return lambda ids, mask: rival({"input_ids": ids, "attention_mask": mask})["sentence_embedding"]
+    library = SentenceTransformer(str(model.folder), device=str(model.device), local_files_only=True)
+    library = library.to(model.encoder.words.weight.dtype).eval()
+    return lambda ids, mask: library({"input_ids": ids, "attention_mask": mask})["sentence_embedding"]
 
 
 def _torch_compile(model: LeapEncoder) -> Padded:
-    rival = _Pooled(model, "sdpa").to(model.device, model.encoder.words.weight.dtype)
-    compiled: Padded = torch.compile(rival, dynamic=True)
+    pooled = _Pooled(model, "sdpa").to(model.device, model.encoder.words.weight.dtype)
+    compiled: Padded = torch.compile(pooled, dynamic=True)
     return compiled
 
 
@@ -175,8 +191,63 @@ def _provider(name: str, device: torch.device) -> str | tuple[str, dict[str, str
     return name, {"device_id": str(device.index or 0), "user_compute_stream": str(stream)}
 
 
-RIVALS: dict[str, Callable[[LeapEncoder], Padded]] = {
+LIBRARIES: dict[str, Callable[[LeapEncoder], Padded]] = {
     "sentence_transformers": _sentence_transformers,
     "torch_compile": _torch_compile,
     "onnxruntime": _onnxruntime,
 }
+
+
+def benchmark(model: LeapEncoder, sentences: list[str], names: Sequence[str], settings: Any) -> dict[str, Any]:
+    """Time the model's own paths and the libraries in the same rounds."""
+    if settings.precision == "fp16" and model.device.type == "cuda":
+        model.half()
+    first = pack(sorted(model.tokenizer(sentences[:2]), key=len)).to(model.device)
+    libraries, missing = open_libraries(names, model, first)
+    others = {name: library.prepared for name, library in libraries.items()}
+    return {
+        "environment": environment(str(model.device)),
+        **latency_figures(model, sentences, model.rule, settings, seed=17, others=others),
+        "libraries_missing": missing,
+    }
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("model", help="a model folder, an installed package or a hub id")
+    parser.add_argument("--sentences", type=Path, help="txt, parquet, csv, tsv or jsonl; else bundled ones")
+    parser.add_argument("--library", action="append", choices=sorted(LIBRARIES), help="several times; else all")
+    parser.add_argument("--batch", action="append", type=int, help="several times; else 1, 8, 32")
+    parser.add_argument("--length", action="append", help="'sentences', or tokens a row; several times")
+    parser.add_argument("--warmup", type=int, default=50)
+    parser.add_argument("--iterations", type=int, default=200)
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--precision", default="fp32", help="fp32, or fp16 on a card")
+    parser.add_argument("--out", type=Path, help="where all figures go as JSON")
+    given = parser.parse_args()
+    log_to_stderr()
+    try:
+        settings = latency_settings(
+            batch_sizes=given.batch or [1, 8, 32],
+            lengths=given.length or ["sentences"],
+            warmup=given.warmup,
+            iterations=given.iterations,
+            device=given.device,
+            precision=given.precision,
+        )
+        model = LeapEncoder(given.model, given.device)
+        sentences = sample(given.sentences, None).sentences
+        figures = benchmark(model, sentences, given.library or list(LIBRARIES), settings)
+    except UserError as error:
+        sys.exit(f"error: {error}")
+    if given.out is not None:
+        write_json(given.out, figures)
+    log.info("%s", table(figures))
+    kept = ("path", "batch", "length", "ms_p50", "ms_p95", "speed_up", "speed_up_ci95", "over")
+    rows = [{name: row[name] for name in kept} for row in figures["rows"]]
+    sys.stdout.write(json.dumps({**figures, "rows": rows}, separators=(",", ":")) + "\n")
+
+
+if __name__ == "__main__":
+    main()
