@@ -573,7 +573,7 @@ def test_a_refusal_is_a_result(measured: Path, caplog: pytest.LogCaptureFixture)
 
 def test_a_champion_that_is_refused_later_is_pointed_out(measured: Path, caplog: pytest.LogCaptureFixture) -> None:
     run_gate("leap")
-    write_evidence(measured, SETTINGS, "leap", latency={"speed_up": 0.9})
+    write_evidence(measured, SETTINGS, "leap", latency={"speed_up": 0.9, "speed_up_ci95": [0.85, 0.95]})
     last = run_gate("leap")
     assert last["passed"] is False
     assert last["registry"]["aliases"] == ["champion"]
