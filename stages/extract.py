@@ -11,7 +11,7 @@ from typing import Any
 
 from leap.core.files import whole_folder, write_sealed
 from leap.core.stage import Run, stage
-from leap.data.cleaning import evaluation_prints
+from leap.data.cleaning import EvaluationTexts
 from leap.data.evaluation_texts import evaluation_texts
 from leap.data.pairs import write_pairs
 from leap.extract.collections import write_collection
@@ -42,7 +42,8 @@ def extract(run: Run) -> dict[str, Any]:
             max_sentences=data.max_sentences,
             passages=data.passages,
             held_out=(data.held_out, project.held_out),
-            evaluation=evaluation_prints(evaluation_texts(similarity, retrieval, pairs, collections)),
+            split=data.split,
+            evaluation=EvaluationTexts(evaluation_texts(similarity, retrieval, pairs, collections)),
         )
     total = {key: sum(count[key] for count in by_source.values()) for key in COUNTS}
     counts = {**total, "sources": by_source, "similarity": pairs, "retrieval": collections}

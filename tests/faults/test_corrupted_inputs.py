@@ -23,6 +23,7 @@ from leap.core.errors import UserError
 from leap.core.files import sha256_of, write_sealed
 from leap.core.settings.sources import LocalCollection, LocalPairs
 from leap.data.beir import read_collection
+from leap.data.cleaning import EvaluationTexts
 from leap.data.pairs import read_pairs, write_pairs
 from leap.data.sentence_file import SentenceFile, read_sentences
 from leap.evaluate.encode import layer_vectors
@@ -287,7 +288,7 @@ def test_what_extract_wrote(tmp_path: Path) -> None:
     write_pairs("p", LocalPairs(kind="local", path="pairs.csv"), tmp_path, tmp_path / "p.parquet")
     texts = [("web", f"This is the sentence number {number} of many.") for number in range(300)]
     options: dict[str, Any] = {"min_characters": 5, "max_characters": 90, "max_sentences": None}
-    write_sample(texts, tmp_path / "sentences.parquet", seed=1, evaluation=set(), **options)
+    write_sample(texts, tmp_path / "sentences.parquet", seed=1, evaluation=EvaluationTexts(), **options)
 
     def pairs() -> list[Any]:
         found = read_pairs(tmp_path / "p.parquet")

@@ -27,7 +27,7 @@ pytestmark = [
     pytest.mark.skipif(shutil.which("java") is None, reason="Spark needs Java"),
 ]
 
-SCRIPT = PROJECT / "scripts" / "encode_with_spark.py"
+SCRIPT = PROJECT / "tools" / "encode_with_spark.py"
 
 
 def test_two_workers_give_the_vectors_of_one_process(tmp_path: Path) -> None:
@@ -39,11 +39,13 @@ def test_two_workers_give_the_vectors_of_one_process(tmp_path: Path) -> None:
     write_model_folder(folder, tmp_path / "model", {}, None)
     generator = random.Random(7)
     texts = [" ".join(generator.choices(WORDS, k=generator.randint(1, 20))) for _ in range(5000)]
-    table = pd.DataFrame({"number": range(5002), "text": [None, *texts, None]})
+    # Documents that together are more than a server takes in one request, and one that is more by itself.
+    texts[:1200] = [" ".join(generator.choices(WORDS, k=900)) for _ in range(1199)] + ["bi " * 8000]
+    table = pd.DataFrame({"number": range(5002), "a.text": [None, *texts, None], "my.id": 7})
     table.to_parquet(tmp_path / "texts.parquet")
 
     command = [sys.executable, str(SCRIPT), "--master", "local-cluster[2,1,1024]", "--exit-layers"]
-    command += ["--model", str(tmp_path / "model"), "--column", "text", "--partitions", "8"]
+    command += ["--model", str(tmp_path / "model"), "--column", "a.text", "--partitions", "8"]
     command += ["--input", str(tmp_path / "texts.parquet"), "--output", str(tmp_path / "vectors")]
     events = tmp_path / "events"
     events.mkdir()
@@ -74,6 +76,31 @@ def test_two_workers_give_the_vectors_of_one_process(tmp_path: Path) -> None:
     same = written["exit_layer"].to_numpy() == layers
     assert same.mean() > 0.999
     np.testing.assert_allclose(np.stack(list(written["vector"]))[same], vectors[same], atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("table", "message"),
+    [
+        ({"sentence": ["a"], "Vector": [1]}, "has a column vector, which the output would have twice"),
+        ({"text": ["a"]}, "has no column sentence: its columns are text"),
+        ({"sentence": [1]}, "has the column sentence of type bigint: expected string"),
+        (None, "PATH_NOT_FOUND"),
+    ],
+)
+def test_what_cannot_be_encoded_is_one_line(
+    tmp_path: Path, table: dict[str, list[object]] | None, message: str
+) -> None:
+    pytest.importorskip("pyspark", reason="the extra `bulk` is not installed")
+    if table is not None:
+        pd.DataFrame(table).to_parquet(tmp_path / "texts.parquet")
+    command = [sys.executable, str(SCRIPT), "--master", "local[1]", "--model", "unused"]
+    command += ["--input", str(tmp_path / "texts.parquet"), "--output", str(tmp_path / "vectors")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    last = done.stderr.splitlines()[-1]
+    assert last.startswith("error: ")
+    assert message in last
+    assert "Traceback" not in done.stderr
 
 
 def workers_of(events: Path) -> set[str]:

@@ -85,10 +85,18 @@ def test_hub_files_are_named_one_by_one(tmp_path: Path, monkeypatch: pytest.Monk
     ("file", "line", "message"),
     [
         ("corpus.jsonl", '{"_id": "1", "text": "again"}', "row 4: _id '1' was there before"),
-        ("corpus.jsonl", '{"_id": "4", "text": null}', "row 4, text: expected text, found None"),
+        ("corpus.jsonl", '{"_id": "4", "text": 4}', "corpus.jsonl, row 4, text: expected text, found 4"),
+        ("corpus.jsonl", '{"_id": "4", "title": 2012, "text": "a"}', "corpus.jsonl, row 4, title: .* found 2012"),
+        (
+            "corpus.jsonl",
+            '{"_id": "d\\ud800", "text": "a"}',
+            r"row 4, _id: expected an id, found 'd.ud800'",
+        ),
+        ("queries.jsonl", '{"_id": true, "text": "a"}', "queries.jsonl, row 4, _id: expected an id, found True"),
         ("queries.jsonl", '{"_id": "", "text": "a"}', "row 4, _id: expected an id, found ''"),
         ("qrels/test.tsv", "q1\t1\t1", "row 4: query 'q1' and document '1' are judged twice"),
         ("qrels/test.tsv", "q1\t2\t0.5", "row 4, score: expected a whole number, found '0.5'"),
+        ("qrels/test.tsv", "q1\t2\tinf", "row 4, score: expected a whole number, found 'inf'"),
         ("qrels/test.tsv", "q9\t2\t1", "1 judged queries have no text, for example 'q9'"),
     ],
 )
@@ -101,6 +109,28 @@ def test_a_bad_row_is_named_and_nothing_is_written(tmp_path: Path, file: str, li
     assert not (tmp_path / "out").exists()
 
 
+def test_a_null_is_an_empty_text(tmp_path: Path) -> None:
+    root = write_jsonl(tmp_path)
+    with (root / "corpus.jsonl").open("a", encoding="utf-8") as opened:
+        opened.write('\n{"_id": "4", "title": null, "text": null}')
+    write_collection("mine", LOCAL, tmp_path, 1, tmp_path / "out")
+    assert read_collection(tmp_path / "out").corpus["4"] == ""
+
+
+def test_the_files_of_a_folder_are_found_in_any_case(tmp_path: Path) -> None:
+    root = write_jsonl(tmp_path)
+    (root / "corpus.jsonl").rename(root / "Corpus.JSONL")
+    (root / "queries.jsonl").rename(root / "queries.ndjson")
+    assert write_collection("mine", LOCAL, tmp_path, 1, tmp_path / "out")["documents"] == 3
+
+
+def test_a_file_without_rows_is_refused(tmp_path: Path) -> None:
+    root = write_jsonl(tmp_path)
+    (root / "queries.jsonl").write_text("", encoding="utf-8")
+    with pytest.raises(UserError, match=r"queries.jsonl has no rows: expected at least one with _id, text"):
+        write_collection("mine", LOCAL, tmp_path, 1, tmp_path / "out")
+
+
 def test_ids_are_strings_also_when_they_look_like_numbers(tmp_path: Path) -> None:
     root = write_jsonl(tmp_path)
     (root / "corpus.jsonl").write_text('{"_id": 1, "text": "a"}\n{"_id": 2, "text": "b"}', encoding="utf-8")
@@ -110,7 +140,7 @@ def test_ids_are_strings_also_when_they_look_like_numbers(tmp_path: Path) -> Non
 
 def test_a_folder_without_the_files_says_which_were_looked_for(tmp_path: Path) -> None:
     (tmp_path / "set").mkdir()
-    with pytest.raises(UserError, match=r"has none of corpus.jsonl, corpus.jsonl.gz, corpus.parquet"):
+    with pytest.raises(UserError, match=r"none of corpus.jsonl, corpus.jsonl.gz, corpus.ndjson, corpus.parquet"):
         write_collection("mine", LOCAL, tmp_path, 1, tmp_path / "out")
 
 

@@ -19,7 +19,7 @@ from tiny_models import WORDS, write_folder
 from leap.core.errors import UserError
 from leap.core.settings.sources import LocalCollection, LocalPairs
 from leap.data.beir import Collection, read_collection
-from leap.data.cleaning import clean
+from leap.data.cleaning import EvaluationTexts, clean
 from leap.data.pairs import read_pairs, write_pairs
 from leap.data.tables import file_rows
 from leap.doctor.doctor_sentences import sample
@@ -104,21 +104,20 @@ def test_training_text(tmp_path: Path) -> None:
     # Long enough to be kept, where there is anything to keep.
     texts += [("long", f"{case.raw} is what stands at the beginning of this") for case in CASES.values()]
     options: dict[str, Any] = {"min_characters": 20, "max_characters": 100, "max_sentences": None}
-    counts = write_sample(texts, tmp_path / "s.parquet", seed=1, evaluation=set(), **options)
+    counts = write_sample(texts, tmp_path / "s.parquet", seed=1, evaluation=EvaluationTexts(), **options)
     assert (counts["odd"]["read"], counts["odd"]["too_short"], counts["odd"]["too_long"]) == (16, 15, 1)
-    # Six are "bi bo" (one in capitals), two "bi bo bu", and two begin with nothing; so does an emoji, since
-    # equal sentences may differ in what is no letter at their ends.
-    assert (counts["long"]["too_long"], counts["long"]["duplicate"]) == (1, 8)
+    # Eight are "bi bo", since no emoji, mark or capital makes another text of it, two "bi bo bu", three nothing.
+    assert (counts["long"]["too_long"], counts["long"]["duplicate"]) == (1, 10)
     kept = pq.read_table(tmp_path / "s.parquet")["sentence"].to_pylist()
     possible = {f"{case.clean} is what stands at the beginning of this".strip() for case in CASES.values()}
-    assert len(kept) == len(set(kept)) == 16 - 1 - 8
+    assert len(kept) == len(set(kept)) == 16 - 1 - 10
     assert set(kept) <= possible
 
 
 def test_training_text_that_is_all_alike_is_one_sentence(tmp_path: Path) -> None:
     options: dict[str, Any] = {"min_characters": 5, "max_characters": 100, "max_sentences": None}
     same = [("web", "This is the one sentence.")] * 500
-    counts = write_sample(same, tmp_path / "s.parquet", seed=1, evaluation=set(), **options)
+    counts = write_sample(same, tmp_path / "s.parquet", seed=1, evaluation=EvaluationTexts(), **options)
     assert (counts["web"]["kept"], counts["web"]["duplicate"]) == (1, 499)
     assert pq.read_table(tmp_path / "s.parquet")["sentence"].to_pylist() == ["This is the one sentence."]
 

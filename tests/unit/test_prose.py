@@ -4,7 +4,8 @@ import inspect
 
 import pytest
 
-from leap.data.prose import is_prose, paragraphs, plain, sentences
+from leap.data.cleaning import split_sentences
+from leap.extract.prose import is_prose, paragraphs, plain
 
 
 def prose(docstring: str) -> list[str]:
@@ -132,7 +133,7 @@ def test_inline_markup_becomes_plain_text(markup: str, text: str) -> None:
 
 def test_sentences_do_not_end_at_abbreviations() -> None:
     text = "Use a format, e.g. Parquet or CSV. It works for J. Smith et al. and others! Does it? Yes."
-    assert sentences(text) == [
+    assert split_sentences(text) == [
         "Use a format, e.g. Parquet or CSV.",
         "It works for J. Smith et al. and others!",
         "Does it?",

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 
 from leap.core.errors import UserError
 from leap.core.settings.data import DataSettings, PassageSettings
-from leap.data.cleaning import clean, evaluation_prints, fingerprint
+from leap.data.cleaning import EvaluationTexts, clean, fingerprint
 from leap.extract import sample as sentences
 from leap.extract.sample import write_sample
 
@@ -27,9 +27,10 @@ def sample(
     target: Path,
     *,
     limit: int | None = None,
-    evaluation: set[int] | None = None,
+    evaluation: EvaluationTexts | None = None,
     passages: PassageSettings | None = None,
     held_out: tuple[float, Path] | None = None,
+    split: bool = False,
 ) -> tuple[list[tuple[str, str]], dict[str, dict[str, int]]]:
     counts = write_sample(
         texts,
@@ -38,7 +39,8 @@ def sample(
         min_characters=20,
         max_characters=200,
         max_sentences=limit,
-        evaluation=evaluation or set(),
+        evaluation=evaluation or EvaluationTexts(),
+        split=split,
         passages=passages,
         held_out=held_out,
     )
@@ -68,11 +70,61 @@ def test_clean_text_is_writable_and_stays_as_it_is(raw: str) -> None:
     assert not {"\n", "\t", "\r", "\x00"} & set(text)
 
 
-def test_fingerprints_ignore_case_and_punctuation_at_the_ends_only() -> None:
-    assert fingerprint("Is it here?") == fingerprint("\u201cis it HERE")
-    assert fingerprint("It is here, now.") != fingerprint("It is here now.")
+@pytest.mark.parametrize(
+    "other",
+    [
+        "\u201cDON\u2019T use the well\u2010known caf\u00e9\u201d",
+        "Don\u00b4t use the well\u00adknown caf\u00e9.",
+        "Don\u2032t\u2003use\u00a0the\u202fwell\u2011known cafe\u0301 \u2014",
+        "\uff24on't use the well\u2212known caf\u00e9\ufe0f\u200b",
+    ],
+)
+def test_a_text_has_one_fingerprint_however_it_is_typed(other: str) -> None:
+    assert fingerprint(other) == fingerprint("Don't use the well-known caf\u00e9!")
+
+
+def test_fingerprints_of_different_words_differ() -> None:
+    assert fingerprint("It is here now.") != fingerprint("It is here no")
     assert fingerprint("a text", seed=1) != fingerprint("a text", seed=2)
     assert fingerprint("?!") != fingerprint("...")
+    assert fingerprint("\ud800 a") == fingerprint("A")
+
+
+NUMBERS = ["first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth", "tenth"]
+EVALUATED = [f"Whether it's the {number} one \u2013 or not - nobody knows." for number in NUMBERS]
+PLANTED = [
+    lambda text: text.replace("nobody", "no\u00adbody"),
+    lambda text: text.replace("'", "\u2019").upper(),
+    lambda text: text.replace(" ", "\u2009").replace("-", "\u2212"),
+    lambda text: f"{text} The other sentence of the row is not evaluated.",
+    lambda text: f"the other sentence of the row comes first; {text.lower()}",
+    lambda text: f"A row without any stop {text.rstrip('.').replace('-', ' ')} goes on with more words",
+]
+
+
+def test_no_evaluation_text_is_trained_on_in_any_disguise(tmp_path: Path) -> None:
+    rows = [("web", plant(text)) for text in EVALUATED for plant in PLANTED]
+    assert len({text for _, text in rows}) == 60
+    kept, counts = sample([*rows, *TEXTS], tmp_path / "s.parquet", evaluation=EvaluationTexts(EVALUATED))
+    assert counts["web"]["evaluation"] == 60
+    assert sorted(kept) == sorted((text, source) for source, text in TEXTS)
+
+
+def test_short_evaluation_texts_and_parts_of_words_are_no_reason_to_leave_a_text_out() -> None:
+    texts = EvaluationTexts(["Yes.", "python", "A dog is running through the grass."])
+    assert not texts.occur_in("Do you want it? Yes. It is written in python.")
+    assert not texts.occur_in("Today a dog is running through the grasshoppers.")
+    assert texts.occur_in("Today a dog is running through the grass again.")
+    assert not EvaluationTexts(["", "?"]).occur_in("Is it? - It is.")
+
+
+def test_long_texts_are_split_into_sentences_if_asked_for(tmp_path: Path) -> None:
+    document = " ".join(text for _, text in TEXTS[:9]) + " Short."
+    rows, counts = sample([("book", document), ("web", "x" * 201)], tmp_path / "s.parquet", split=True)
+    assert sorted(text for text, _ in rows) == sorted(text for _, text in TEXTS[:9])
+    zero = dict.fromkeys(sentences.COUNTS, 0)
+    assert counts["book"] == zero | {"split": 1, "read": 10, "too_short": 1, "kept": 9}
+    assert counts["web"] == zero | {"read": 1, "too_long": 1}
 
 
 def test_counts_add_up_and_name_every_reason(tmp_path: Path) -> None:
@@ -85,7 +137,7 @@ def test_counts_add_up_and_name_every_reason(tmp_path: Path) -> None:
         ("book", ""),
         ("book", "far too long " * 20),
     ]
-    evaluation = evaluation_prints(["THIS one is evaluated, so it goes"])
+    evaluation = EvaluationTexts(["THIS one is evaluated, so it goes"])
     rows, counts = sample(texts, tmp_path / "s.parquet", evaluation=evaluation)
     assert sorted(rows) == [
         ("A second sentence that is kept too.", "book"),
@@ -100,10 +152,10 @@ def test_counts_add_up_and_name_every_reason(tmp_path: Path) -> None:
 
 
 def test_each_sentence_of_an_evaluation_document_is_evaluation_text() -> None:
-    prints = evaluation_prints(["The first sentence is here. The second one, e.g. this, is here too!"])
-    assert fingerprint("the second one, e.g. this, is here too") in prints
-    assert fingerprint("The first sentence is here.") in prints
-    assert fingerprint("The second one, e.g.") not in prints
+    texts = EvaluationTexts(["The first sentence is here. The second one, e.g. this, is here too!"])
+    assert texts.occur_in("the second one, e.g. this, is here too")
+    assert texts.occur_in("The first sentence is here.")
+    assert not texts.occur_in("The second one, e.g.")
 
 
 def test_the_sample_does_not_depend_on_the_order_of_the_input(tmp_path: Path) -> None:
@@ -115,6 +167,7 @@ def test_the_sample_does_not_depend_on_the_order_of_the_input(tmp_path: Path) ->
     assert len(first) == 100
     total = {key: sum(count[key] for count in counts.values()) for key in sentences.COUNTS}
     assert total == {
+        "split": 0,
         "read": 350,
         "too_short": 0,
         "too_long": 0,

@@ -1,15 +1,19 @@
 """Rows of local and hub files, and what is said of files that cannot be read."""
 
 import gzip
+import json
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from leap.core.errors import UserError
-from leap.core.settings.sources import HubFiles, LocalFiles
+from leap.core.settings.sources import HubFiles, LocalFiles, LocalText
 from leap.data.tables import file_rows, local_files, source_rows
+from leap.extract.training_texts import training_texts
 
 ROWS = [("one, two", "a"), ('the "third"', "b"), ("fünf", "c")]
 
@@ -58,8 +62,6 @@ def test_a_pattern_reads_all_files_in_order(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("t.csv", b"", "has no rows"),
-        ("t.csv", b"text,name\n", "has no rows"),
         ("t.csv", b"words,name\na,b\n", "no column text: its columns are words, name"),
         ("t.csv", b"text,name\na\n", "row 1: 1 fields, the header has 2"),
         ("t.csv", b'text,name\n"a,b\n', "not well-formed"),
@@ -67,10 +69,12 @@ def test_a_pattern_reads_all_files_in_order(tmp_path: Path) -> None:
         ("t.jsonl", b'{"words": "a"}\n', "line 1 has no key text: its keys are words"),
         ("t.jsonl", b'{"text": "a"}\n{"text"\n', "line 2: not JSON"),
         ("t.jsonl", b"[1]\n", "line 1: expected a JSON object"),
+        ("t.jsonl", b'{"text": "a", "text": "b"}\n', "line 1: not JSON .the key 'text' is there twice"),
+        ("t.csv", b"text,name,text\na,b,c\n", "has the column text 2 times: rename all but one"),
         ("t.jsonl.gz", b'{"text": "a"}\n', "is damaged"),
         ("t.parquet", b"", "not a readable parquet file"),
         ("t.parquet", b"PAR1 but no more", "not a readable parquet file"),
-        ("t.xlsx", b"", r"cannot read .xlsx, only .parquet, .csv, .tsv, .jsonl, .txt"),
+        ("t.xlsx", b"", r"cannot read .xlsx, only .parquet, .csv, .tsv, .jsonl, .ndjson, .json, .txt"),
     ],
 )
 def test_a_bad_file_is_named_with_what_is_wrong(tmp_path: Path, name: str, content: bytes, message: str) -> None:
@@ -84,6 +88,100 @@ def test_a_missing_parquet_column_is_named(tmp_path: Path) -> None:
     write(tmp_path / "t.parquet")
     with pytest.raises(UserError, match="no column sentence: its columns are text, name"):
         list(file_rows(tmp_path / "t.parquet", ["sentence"]))
+
+
+def test_two_parquet_columns_of_one_name_are_refused_only_where_they_are_read(tmp_path: Path) -> None:
+    table = pa.table([["a"], ["b"], ["c"]], names=["text", "text", "name"])
+    pq.write_table(table, tmp_path / "t.parquet")
+    with pytest.raises(UserError, match=r"t\.parquet has the column text 2 times"):
+        list(file_rows(tmp_path / "t.parquet", ["text"]))
+    assert [row.values for row in file_rows(tmp_path / "t.parquet", ["name"])] == [("c",)]
+
+
+@pytest.mark.parametrize("content", [b"", b"text,name\n"])
+def test_a_part_without_rows_is_passed_over_if_another_has_some(
+    tmp_path: Path, content: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    source = LocalFiles(kind="local", path="*.csv")
+    (tmp_path / "part-0.csv").write_bytes(content)
+    with pytest.raises(UserError, match=r"part-0\.csv: no rows; expected at least one with text"):
+        list(source_rows(source, ["text"], tmp_path))
+    (tmp_path / "part-1.csv").write_text("text,name\na,b\n", encoding="utf-8")
+    assert [row.values for row in source_rows(source, ["text"], tmp_path)] == [("a",)]
+    assert "1 of 2 files have no rows" in caplog.text
+
+
+def test_a_parquet_part_without_rows_is_passed_over(tmp_path: Path) -> None:
+    pd.DataFrame({"text": pd.Series([], dtype="str")}).to_parquet(tmp_path / "a.parquet")
+    pd.DataFrame({"text": ["one"]}).to_parquet(tmp_path / "b.parquet")
+    rows = source_rows(LocalFiles(kind="local", path="*.parquet"), ["text"], tmp_path)
+    assert [row.values for row in rows] == [("one",)]
+
+
+@pytest.mark.parametrize("name", ["T.CSV", "t.JSONL", "t.ndjson", "t.json", "T.JSONL.GZ", "T.Parquet"])
+def test_endings_are_read_in_any_case_and_by_their_other_names(tmp_path: Path, name: str) -> None:
+    write(tmp_path / name.lower().replace(".ndjson", ".jsonl").replace(".json.", ".jsonl."))
+    made = next(tmp_path.iterdir())
+    made.rename(tmp_path / name)
+    assert [row.values for row in file_rows(tmp_path / name, ["text"])] == [(text,) for text, _ in ROWS]
+
+
+def test_a_json_array_is_read_as_rows(tmp_path: Path) -> None:
+    (tmp_path / "t.json").write_text(' \n[{"text": "one"},\n {"text": null}]', encoding="utf-8")
+    assert [row.values for row in file_rows(tmp_path / "t.json", ["text"])] == [("one",), (None,)]
+
+
+def test_hidden_files_are_not_matched_by_a_pattern(tmp_path: Path) -> None:
+    for name in ("a.csv", "._a.csv", ".~lock.csv", "__MACOSX/a.csv"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("text\nx\n", encoding="utf-8")
+    assert local_files("**/*.csv", tmp_path) == [tmp_path / "a.csv"]
+    assert local_files("._a.csv", tmp_path) == [tmp_path / "._a.csv"]
+
+
+@pytest.mark.parametrize("delimiter", [",", ";", "\t", "|"])
+def test_the_delimiter_of_a_csv_is_recognised_by_its_columns(tmp_path: Path, delimiter: str) -> None:
+    pd.DataFrame(ROWS, columns=["text", "name"]).to_csv(tmp_path / "t.csv", index=False, sep=delimiter)
+    assert [row.values for row in file_rows(tmp_path / "t.csv", ["text", "name"])] == ROWS
+    with pytest.raises(UserError, match="has no column score: its columns are text, name"):
+        list(file_rows(tmp_path / "t.csv", ["score"]))
+
+
+def test_quotes_that_a_backslash_escapes_are_read_as_spark_writes_them(tmp_path: Path) -> None:
+    content = 'text,name\n"he said \\"no, thanks\\", and left",a\nplain,b\n'
+    (tmp_path / "t.csv").write_text(content, encoding="utf-8")
+    rows = [row.values for row in file_rows(tmp_path / "t.csv", ["text", "name"])]
+    assert rows == [('he said "no, thanks", and left', "a"), ("plain", "b")]
+    # A path that ends in a backslash is no escaped quote.
+    (tmp_path / "t.csv").write_text('text,name\n"C:\\",a\n"a ""b""",c\n', encoding="utf-8")
+    rows = [row.values for row in file_rows(tmp_path / "t.csv", ["text", "name"])]
+    assert rows == [("C:\\", "a"), ('a "b"', "c")]
+
+
+@pytest.mark.parametrize("value", [1, 1.5, True, ["a"], {"a": 1}, "9" * 4000])
+def test_values_that_are_no_text_are_named_with_file_row_and_column(tmp_path: Path, value: Any) -> None:
+    (tmp_path / "t.jsonl").write_text(json.dumps({"text": value}), encoding="utf-8")
+    source = LocalText(kind="local", path="t.jsonl")
+    texts = training_texts({"mine": source}, tmp_path)
+    if isinstance(value, str):
+        assert list(texts) == [("mine", value)]
+        return
+    with pytest.raises(UserError, match=r"t\.jsonl, row 1, text: expected text, found") as caught:
+        list(texts)
+    assert len(str(caught.value)) < len(str(tmp_path)) + 120
+
+
+@pytest.mark.parametrize("name", ["t.jsonl", "t.parquet", "t.csv"])
+def test_a_null_is_an_empty_text_in_every_form(tmp_path: Path, name: str) -> None:
+    frame = pd.DataFrame({"text": [None, "one"], "name": ["a", "b"]})
+    if name == "t.jsonl":
+        frame.to_json(tmp_path / name, orient="records", lines=True)
+    elif name == "t.csv":
+        frame.to_csv(tmp_path / name, index=False)
+    else:
+        frame.to_parquet(tmp_path / name)
+    rows = list(file_rows(tmp_path / name, ["text"]))
+    assert [row.text(0, "text") for row in rows] == ["", "one"]
 
 
 def test_paths_stay_inside_the_folder(tmp_path: Path) -> None:

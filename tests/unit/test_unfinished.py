@@ -10,7 +10,9 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+import torch
 from safetensors import SafetensorError
+from safetensors.torch import save_file
 
 import leap
 from leap.core.errors import UserError
@@ -139,3 +141,24 @@ def test_an_input_that_may_not_be_read_is_not_called_the_output(tmp_path: Path) 
     with pytest.raises(PermissionError) as told, whole_file(tmp_path / "out"):
         raise error
     assert told.value is error
+
+
+def test_what_is_written_has_the_mode_that_the_umask_says(tmp_path: Path) -> None:
+    before = os.umask(0o027)
+    try:
+        with whole_folder(tmp_path / "model") as part:
+            save_file({"a": torch.zeros(2)}, part / "weights.safetensors")
+            (part / "inner").mkdir()
+            (part / "inner" / "run.sh").touch(0o700)
+        with whole_file(tmp_path / "file") as part:
+            os.close(os.open(part, os.O_CREAT, 0o600))
+    finally:
+        os.umask(before)
+    modes = {path.name: oct(path.stat().st_mode & 0o777) for path in tmp_path.rglob("*")}
+    assert modes == {
+        "model": "0o750",
+        "inner": "0o750",
+        "weights.safetensors": "0o640",
+        "run.sh": "0o740",
+        "file": "0o640",
+    }

@@ -9,7 +9,7 @@ import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 from leap.core.errors import UserError
-from leap.data.cleaning import evaluation_prints
+from leap.data.cleaning import EvaluationTexts
 from leap.validate.expectations import validate, write_table
 
 GOOD = [f"The sentence {word} is one of the good ones." for word in "abcdefghijklmnopqrst"]
@@ -32,7 +32,7 @@ def frame(sentences: list[str], source: str = "web") -> pd.DataFrame:
 
 
 def run(data: pd.DataFrame, tokenizer: Path, docs: Path, max_truncated: float = 0.0) -> list[dict[str, Any]]:
-    evaluation = evaluation_prints(["A text that is evaluated is not trained on."])
+    evaluation = EvaluationTexts(["A text that is evaluated is not trained on."])
     folder = docs.parent
     folder.mkdir(exist_ok=True)
     data.to_parquet(folder / "sentences.parquet")
@@ -122,4 +122,14 @@ def test_reading_says_what_is_missing_or_damaged(tmp_path: Path, tokenizer: Path
         ("bad", "not a readable parquet file"),
     ):
         with pytest.raises(UserError, match=message):
-            write_table(tmp_path / f"{name}.parquet", tmp_path / f"{name}.db", set(), tokenizer, 10)
+            write_table(tmp_path / f"{name}.parquet", tmp_path / f"{name}.db", EvaluationTexts(), tokenizer, 10)
+
+
+def test_an_evaluation_text_in_disguise_is_seen_as_a_leak(tmp_path: Path, tokenizer: Path) -> None:
+    planted = [
+        "A text that is evalu\u00adated is not\u2003trained on",
+        "Well. a TEXT that is evaluated is not trained on",
+    ]
+    for text in planted:
+        results = run(frame([*GOOD, text]), tokenizer, tmp_path / "docs", max_truncated=0.2)
+        assert failed(results) == [(IN_SET, "leaked")]

@@ -2,8 +2,9 @@
 
 import hashlib
 import json
+import stat
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ def whole_folder(target: Path) -> Iterator[Path]:
     with writing(target), part_of(target) as part:
         part.mkdir()
         yield part
+        _open_to_readers(part)
         if target.is_dir():
             target.rename(part.with_name(".replaced"))
         part.rename(target)
@@ -41,7 +43,19 @@ def whole_file(target: Path) -> Iterator[Path]:
     """
     with writing(target), part_of(target) as part:
         yield part
+        _open_to_readers(part)
         part.replace(target)
+
+
+def _open_to_readers(part: Path) -> None:
+    """Give files the mode that the user's umask says: safetensors, for one, writes for the owner only."""
+    probe = part.with_name(".mode")
+    probe.touch(0o666)
+    mode = stat.S_IMODE(probe.stat().st_mode)
+    for file in part.rglob("*") if part.is_dir() else [part]:
+        if file.is_file() and not file.is_symlink():
+            with suppress(PermissionError):  # some network mounts have no modes
+                file.chmod(mode | (file.stat().st_mode & 0o100))
 
 
 def write_json(target: Path, content: Any) -> None:

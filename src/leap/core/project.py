@@ -117,6 +117,14 @@ class Project:
         """The report, its tables and its pictures."""
         return self.root / "reports"
 
+    @property
+    def outputs(self) -> list[Path]:
+        """The folders and files that the pipeline writes, of which none may be an input."""
+        names = ("students", "models", "evaluations", "verdicts", "metrics", "reports", "mlruns")
+        caches = [self.teacher, self.tokens, self.vectors, self.data / "unfinished"]
+        texts = [self.sentences, self.held_out, self.similarity, self.retrieval]
+        return [*texts, *caches, *(self.root / name for name in names)]
+
     def pairs(self, set_name: str) -> Path:
         """A set of scored pairs."""
         return self.similarity / f"{set_name}.parquet"

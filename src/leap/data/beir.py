@@ -1,8 +1,9 @@
 """Retrieval collections in the form of BEIR (Thakur et al. 2021): corpus, queries, relevance judgements."""
 
+import math
+import unicodedata
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from leap.core.checksums import FILE as SUMS
 from leap.core.checksums import check_sums
@@ -28,7 +29,7 @@ class Collection:
 
 
 def read_collection(folder: Path) -> Collection:
-    """Reads a collection that `leap.extract.collections.write_collection` wrote.
+    """Read a collection that `leap.extract.collections.write_collection` wrote.
 
     Raises:
         UserError: a file is missing or was changed after it was written.
@@ -37,7 +38,7 @@ def read_collection(folder: Path) -> Collection:
     for path in (*paths, folder / SUMS):
         if not path.is_file():
             raise UserError(f"{path} is missing: `dvc repro extract` writes it")
-    check_sums(folder, "delete the folder, and `dvc repro extract` writes it anew")
+    check_sums(folder, "delete the folder, and `dvc repro extract` writes it again")
     qrels = read_judgements(paths[2])
     queries = {key: text for key, (_, text) in read_texts(paths[1]).items() if key in qrels}
     corpus = {key: f"{title} {text}".strip() for key, (title, text) in read_texts(paths[0]).items()}
@@ -45,56 +46,59 @@ def read_collection(folder: Path) -> Collection:
 
 
 def read_texts(path: Path) -> dict[str, tuple[str, str]]:
-    """Id to title and text, of a corpus or of queries.
+    """Read a corpus or queries: id to title and text, either of which may be empty.
 
     Raises:
-        UserError: a column is missing, an id is double or empty, a text is not text.
+        UserError: a column is missing, an id is double or empty, a text is not text, there are no rows.
     """
-    found: dict[str, tuple[str, str]] = {}
+    texts: dict[str, tuple[str, str]] = {}
     for row in file_rows(path, ("_id", "text"), optional=("title",)):
-        identity, text, title = row.values
-        key = _id(identity, "_id", row)
-        if key in found:
+        key = _id(row, 0, "_id")
+        if key in texts:
             raise UserError(f"{row.file}, row {row.number}: _id {key!r} was there before, ids must be unique")
-        if not isinstance(text, str):
-            raise UserError(f"{row.file}, row {row.number}, text: expected text, found {text!r}")
-        found[key] = clean(title or ""), clean(text)
-    return found
+        texts[key] = clean(row.text(2, "title")), clean(row.text(1, "text"))
+    if not texts:
+        raise UserError(f"{path} has no rows: expected at least one with _id, text")
+    return texts
 
 
 def read_judgements(path: Path) -> dict[str, dict[str, int]]:
-    """Query id to document id to grade.
+    """Read relevance judgements: query id to document id to grade.
 
     Raises:
         UserError: a column is missing, a grade is not a whole number, a pair is judged twice.
     """
     qrels: dict[str, dict[str, int]] = {}
     for row in file_rows(path, ("query-id", "corpus-id", "score")):
-        query, document = _id(row.values[0], "query-id", row), _id(row.values[1], "corpus-id", row)
+        query, document = _id(row, 0, "query-id"), _id(row, 1, "corpus-id")
         grades = qrels.setdefault(query, {})
         if document in grades:
             raise UserError(
                 f"{row.file}, row {row.number}: query {query!r} and document {document!r} are judged twice"
             )
         grades[document] = _grade(row)
+    if not qrels:
+        raise UserError(f"{path} has no rows: expected at least one with query-id, corpus-id, score")
     return qrels
 
 
-def _id(value: Any, column: str, row: Row) -> str:
+def _id(row: Row, place: int, column: str) -> str:
+    value = row.values[place]
     if isinstance(value, float) and value.is_integer():
-        value = int(value)  # pandas' way to hold whole numbers beside a missing one
+        value = int(value)  # how pandas holds whole numbers when one is missing
     key = str(value).strip() if isinstance(value, str | int) and not isinstance(value, bool) else ""
-    if not key or any(character in key for character in "\t\r\n"):
-        raise UserError(f"{row.file}, row {row.number}, {column}: expected an id, found {value!r}")
+    # No controls, which a tsv could not hold, and no half of a surrogate pair, which no file can.
+    if not key or any(unicodedata.category(character) in ("Cc", "Cs", "Zl", "Zp") for character in key):
+        raise row.error(column, "an id", value)
     return key
 
 
 def _grade(row: Row) -> int:
     value = row.values[2]
     try:
-        grade = float(value)
-    except (TypeError, ValueError):
-        grade = -0.5
+        grade = math.nan if isinstance(value, bool) else float(value)
+    except (TypeError, ValueError, OverflowError):
+        grade = math.nan
     if not grade.is_integer():
-        raise UserError(f"{row.file}, row {row.number}, score: expected a whole number, found {value!r}")
+        raise row.error("score", "a whole number", value)
     return int(grade)

@@ -3,7 +3,7 @@
 import math
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from leap.core.errors import UserError
 from leap.core.files import whole_file
@@ -25,12 +25,12 @@ class Pairs(NamedTuple):
     scores: "NDArray[np.float64]"
 
     def sentences(self) -> list[str]:
-        """Every sentence once, in the order in which it first comes."""
+        """Return every sentence once, in the order in which it first comes."""
         return list(dict.fromkeys([*self.sentence1, *self.sentence2]))
 
 
 def write_pairs(name: str, source: PairSource, folder: Path, target: Path) -> int:
-    """Writes a pair set as parquet (`sentence1`, `sentence2`, `score`); returns how many pairs it has.
+    """Write a pair set as parquet (`sentence1`, `sentence2`, `score`); returns how many pairs it has.
 
     The scale is 0 to 5 for `similarity` (STS-B) and 0 or 1 for `duplicates` (QQP); `max_pairs` takes the
     first.
@@ -58,7 +58,7 @@ def write_pairs(name: str, source: PairSource, folder: Path, target: Path) -> in
 
 
 def read_pairs(path: Path) -> Pairs:
-    """Reads what `write_pairs` wrote; scores are float64 `[n]`.
+    """Read what `write_pairs` wrote; scores are float64 `[n]`.
 
     Raises:
         UserError: the file is missing or damaged.
@@ -70,29 +70,26 @@ def read_pairs(path: Path) -> Pairs:
 
 
 def _pair(row: Row, columns: tuple[str, str, str], task: str) -> tuple[str, str, float]:
-    first, second, score = row.values
-    return (
-        _sentence(first, columns[0], row),
-        _sentence(second, columns[1], row),
-        _score(score, columns[2], row, task),
-    )
+    return _sentence(row, 0, columns[0]), _sentence(row, 1, columns[1]), _score(row, columns[2], task)
 
 
-def _sentence(value: Any, column: str, row: Row) -> str:
-    if not isinstance(value, str) or not clean(value):
-        raise UserError(f"{row.file}, row {row.number}, {column}: expected a sentence, found {value!r}")
-    return clean(value)
+def _sentence(row: Row, place: int, column: str) -> str:
+    sentence = clean(row.text(place, column))
+    if not sentence:
+        raise row.error(column, "a sentence", row.values[place])
+    return sentence
 
 
-def _score(value: Any, column: str, row: Row, task: str) -> float:
+def _score(row: Row, column: str, task: str) -> float:
+    value = row.values[2]
     try:
-        score = float(value)
-    except (TypeError, ValueError):
+        score = math.nan if isinstance(value, bool) and task == "similarity" else float(value)
+    except (TypeError, ValueError, OverflowError):
         score = math.nan
     if task == "duplicates":
         valid, expected = score in (0.0, 1.0), "0 or 1 (task duplicates)"
     else:
         valid, expected = 0.0 <= score <= 5.0, "a number from 0 to 5 (task similarity)"
     if not valid:
-        raise UserError(f"{row.file}, row {row.number}, {column}: expected {expected}, found {value!r}")
+        raise row.error(column, expected, value)
     return score

@@ -1,21 +1,27 @@
-"""Local and hub files as streams of rows: parquet, csv, tsv, jsonl and txt, each also as .gz but parquet."""
+"""Local and hub files as streams of rows: parquet, csv, tsv, json, jsonl and txt, each also as .gz but parquet."""
 
 import csv
 import gzip
 import json
+import logging
 import os
 import zlib
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from reprlib import repr as short_repr
 from typing import IO, Any, NamedTuple
 
 from leap.core.errors import UserError
 from leap.core.hub import fetch, matching
 from leap.core.settings.sources import HubFiles, LocalFiles
 
+log = logging.getLogger(__name__)
+
 BATCH_ROWS = 4096
 # Characters of a field of a csv or tsv; Python's own limit of 131,072 is below what a web page holds.
 LONGEST_FIELD = 2**27
+DELIMITERS = (",", ";", "\t", "|")
 
 
 class Row(NamedTuple):
@@ -31,9 +37,30 @@ class Row(NamedTuple):
     number: int
     values: tuple[Any, ...]
 
+    def text(self, place: int, column: str) -> str:
+        """Return a value that must be text; a null counts as an empty text, whatever the file's form.
+
+        Raises:
+            UserError: it is a number, a list or whatever else is no text.
+        """
+        value = self.values[place]
+        if value is None:
+            return ""
+        if not isinstance(value, str):
+            raise self.error(column, "text", value)
+        return value
+
+    def error(self, column: str, expected: str, value: Any) -> UserError:
+        """Return the error that names the file, the row and the column of a wrong value."""
+        return UserError(
+            f"{self.file}, row {self.number}, {column}: expected {expected}, found {short_repr(value)}"
+        )
+
 
 def source_rows(source: HubFiles | LocalFiles, columns: Sequence[str], folder: Path) -> Iterator[Row]:
-    """The rows of all files of a source, file by file in the order of their names, in bounded memory.
+    """Read the rows of all files of a source, file by file in the order of their names, in bounded memory.
+
+    A file without rows is passed over with a warning, as long as another one has some.
 
     Args:
         source: hub or local files.
@@ -41,14 +68,25 @@ def source_rows(source: HubFiles | LocalFiles, columns: Sequence[str], folder: P
         folder: data.folder, under which local paths lie.
 
     Raises:
-        UserError: files or columns are missing, a file is empty, damaged, or not UTF-8.
+        UserError: files or columns are missing, all files are empty, one is damaged, or not UTF-8.
     """
-    for file in source_files(source, folder):
-        yield from file_rows(file, columns)
+    empty, some = [], False
+    files = source_files(source, folder)
+    for file in files:
+        row = None
+        for row in file_rows(file, columns):
+            yield row
+        if row is None:
+            empty.append(str(file))
+        some = some or row is not None
+    if not some:
+        raise UserError(f"{', '.join(empty)}: no rows; expected at least one with {', '.join(columns)}")
+    if empty:
+        log.warning("%d of %d files have no rows: %s", len(empty), len(files), ", ".join(empty[:3]))
 
 
 def source_files(source: HubFiles | LocalFiles, folder: Path) -> list[Path]:
-    """The files of a source, downloaded if they are on a hub.
+    """Find the files of a source, downloaded if they are on a hub.
 
     Raises:
         UserError: there is none, or a local path leaves `folder`.
@@ -68,7 +106,9 @@ def source_files(source: HubFiles | LocalFiles, folder: Path) -> list[Path]:
 
 
 def local_files(path: str, folder: Path) -> list[Path]:
-    """The files that a path or a pattern (`sentences/*.parquet`) under `folder` names, in order.
+    """Find the files that a path or a pattern (`sentences/*.parquet`) under `folder` names, in order.
+
+    A pattern does not match hidden files, such as the `._a.csv` that a Mac leaves on foreign disks.
 
     Raises:
         UserError: there is none, or the path is absolute or leaves `folder`.
@@ -80,15 +120,21 @@ def local_files(path: str, folder: Path) -> list[Path]:
         raise UserError(
             f"data.folder {folder} is not a folder: create it, or set data.folder to where {path} lies"
         )
-    found = [folder / pattern] if (folder / pattern).is_file() else sorted(folder.glob(pattern))
-    files = [file for file in found if file.is_file()]
+    if (folder / pattern).is_file():
+        return [folder / pattern]
+    files = [file for file in sorted(folder.glob(pattern)) if file.is_file() and not is_hidden(file, folder)]
     if not files:
         raise UserError(f"no file matches {path!r} in data.folder {folder}: put it there, or change the path")
     return files
 
 
+def is_hidden(file: Path, folder: Path) -> bool:
+    """Return whether a file, or a folder between it and `folder`, is hidden or a Mac's archive of metadata."""
+    return any(part.startswith(".") or part == "__MACOSX" for part in file.relative_to(folder).parts)
+
+
 def inside(path: str) -> str:
-    """The normalised form of a path that must not leave data.folder; links within it may point anywhere.
+    """Normalise a path that must not leave data.folder; links within it may point anywhere.
 
     Raises:
         UserError: it is absolute or climbs out.
@@ -102,20 +148,21 @@ def inside(path: str) -> str:
 
 
 def file_rows(file: Path, columns: Sequence[str], optional: Sequence[str] = ()) -> Iterator[Row]:
-    """The rows of one file; the columns asked for must exist, the optional ones give None if they do not.
+    """Read the rows of one file; the columns asked for must exist, the optional ones give None if they do not.
 
-    A tsv has no quotes (as BEIR and GLUE write it). A txt file has one row a line, in the column `text`.
+    The delimiter of a csv is the one of , ; tab | that gives the columns asked for; quotes within its fields
+    are doubled or escaped by a backslash, whichever the whole file can be read with. A tsv has no quotes (as
+    BEIR and GLUE write it). A txt file has one row a line, in the column `text`.
 
     Raises:
-        UserError: a column is missing, the file has no rows, is damaged, or is not UTF-8.
+        UserError: a column is missing or there twice, the file is damaged, or is not UTF-8.
     """
-    name = file.name.removesuffix(".gz")
-    suffix = name[name.rfind(".") :] if "." in name else ""
-    if suffix not in _READERS or (suffix == ".parquet" and name != file.name):
-        raise UserError(f"{file}: cannot read {suffix or 'a file without an ending'}, only {', '.join(_READERS)}")
+    ending = file_ending(file)
+    if ending not in _READERS or (ending == ".parquet" and file.suffix.lower() == ".gz"):
+        raise UserError(f"{file}: cannot read {ending or 'a file without an ending'}, only {', '.join(_READERS)}")
     number = 0
     try:
-        for number, values in enumerate(_READERS[suffix](file, columns, optional), start=1):
+        for number, values in enumerate(_READERS[ending](file, columns, optional), start=1):
             yield Row(str(file), number, values)
     except UnicodeDecodeError as error:
         raise UserError(
@@ -124,13 +171,17 @@ def file_rows(file: Path, columns: Sequence[str], optional: Sequence[str] = ()) 
         ) from None
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise UserError(f"{file} is damaged ({error}): get it again") from None
-    if number == 0:
-        raise UserError(f"{file} has no rows: it must hold at least one with {', '.join(columns)}")
+
+
+def file_ending(file: Path) -> str:
+    """Return what says the form of a file: its ending in lower case, that before `.gz` if it is packed."""
+    name = file.name.lower().removesuffix(".gz")
+    return name[name.rfind(".") :] if "." in name else ""
 
 
 def _text(file: Path) -> IO[str]:
     # utf-8-sig takes a byte order mark away; newline="" leaves line ends within quotes to the csv reader.
-    if file.suffix == ".gz":
+    if file.suffix.lower() == ".gz":
         return gzip.open(file, "rt", encoding="utf-8-sig", newline="")
     return file.open(encoding="utf-8-sig", newline="")
 
@@ -141,9 +192,13 @@ def _positions(
     missing = [column for column in columns if column not in names]
     if missing:
         raise UserError(
-            f"{file} has no column {', '.join(missing)}: its columns are {', '.join(names)}; upper and lower "
-            "case differ"
+            f"{file} has no column {', '.join(missing)}: its columns are {', '.join(names)}; set `columns` to "
+            "those to read (upper and lower case differ)"
         )
+    count = Counter(names)
+    twice = [column for column in (*columns, *optional) if count[column] > 1]
+    if twice:
+        raise UserError(f"{file} has the column {twice[0]} {count[twice[0]]} times: rename all but one")
     return [names.index(column) if column in names else None for column in (*columns, *optional)]
 
 
@@ -159,49 +214,120 @@ def _parquet(file: Path, columns: Sequence[str], optional: Sequence[str]) -> Ite
             read = {name: batch.column(name).to_pylist() for name in wanted}
             blank = [None] * len(batch)
             yield from zip(*(read.get(name, blank) for name in (*columns, *optional)), strict=True)
-    except (pa.ArrowException, OSError) as error:
-        raise UserError(f"{file} is not a readable parquet file ({str(error).splitlines()[0]})") from None
+    except UnicodeDecodeError:
+        raise
+    except (pa.ArrowException, OSError, ValueError, OverflowError) as error:
+        raise UserError(
+            f"{file} is not a readable parquet file ({(str(error).splitlines() or [''])[0]})"
+        ) from None
 
 
-def _delimited(**style: Any) -> "Reader":
-    def read(file: Path, columns: Sequence[str], optional: Sequence[str]) -> Iterator[tuple[Any, ...]]:
-        csv.field_size_limit(LONGEST_FIELD)
-        with _text(file) as lines:
-            rows = csv.reader(lines, strict=True, **style)
-            try:
-                header = next(rows, None)
-                if header is None:
-                    return
-                positions = _positions(file, header, columns, optional)
-                number = 0
-                for row in rows:
-                    if not row:  # an empty line
-                        continue
-                    number += 1
-                    if len(row) != len(header):
-                        raise UserError(f"{file}, row {number}: {len(row)} fields, the header has {len(header)}")
-                    yield tuple(None if i is None else row[i] for i in positions)
-            except csv.Error as error:
-                raise UserError(f"{file}, line {rows.line_num}: not well-formed ({error})") from None
+def _csv(file: Path, columns: Sequence[str], optional: Sequence[str]) -> Iterator[tuple[Any, ...]]:
+    with _text(file) as lines:
+        header = lines.readline()
+    style: dict[str, Any] = {"delimiter": delimiter_of(header, columns)}
+    if _holds_escaped_quotes(file) and not _is_well_formed(file, style):
+        style |= {"escapechar": "\\", "doublequote": False}
+    yield from _delimited(file, columns, optional, style)
 
-    return read
+
+def delimiter_of(header: str, columns: Sequence[str] = ()) -> str:
+    """Return the delimiter that gives the columns asked for, and of those the one that gives the most columns."""
+
+    def rank(delimiter: str) -> tuple[bool, int]:
+        names = next(csv.reader([header], delimiter=delimiter), [])
+        return set(columns) <= set(names), len(names)
+
+    return max(DELIMITERS, key=rank)
+
+
+def _tsv(file: Path, columns: Sequence[str], optional: Sequence[str]) -> Iterator[tuple[Any, ...]]:
+    return _delimited(file, columns, optional, {"delimiter": "\t", "quoting": csv.QUOTE_NONE})
+
+
+def _holds_escaped_quotes(file: Path) -> bool:
+    with _text(file) as lines:
+        return any('\\"' in line for line in lines)
+
+
+def _is_well_formed(file: Path, style: dict[str, Any]) -> bool:
+    """Return whether all rows of a csv have as many fields as its header, with quotes that are doubled."""
+    csv.field_size_limit(LONGEST_FIELD)
+    with _text(file) as lines:
+        rows = csv.reader(lines, strict=True, **style)
+        try:
+            width = len(next(rows))
+            return all(len(row) == width for row in rows if row)
+        except csv.Error:
+            return False
+
+
+def _delimited(
+    file: Path, columns: Sequence[str], optional: Sequence[str], style: dict[str, Any]
+) -> Iterator[tuple[Any, ...]]:
+    csv.field_size_limit(LONGEST_FIELD)
+    with _text(file) as lines:
+        rows = csv.reader(lines, strict=True, **style)
+        try:
+            header = next(rows, None)
+            if header is None:
+                return
+            positions = _positions(file, header, columns, optional)
+            number = 0
+            for row in rows:
+                if not row:  # an empty line
+                    continue
+                number += 1
+                if len(row) != len(header):
+                    raise UserError(f"{file}, row {number}: {len(row)} fields, the header has {len(header)}")
+                yield tuple(None if i is None else row[i] for i in positions)
+        except csv.Error as error:
+            raise UserError(f"{file}, line {rows.line_num}: not well-formed ({error})") from None
 
 
 def _jsonl(file: Path, columns: Sequence[str], optional: Sequence[str]) -> Iterator[tuple[Any, ...]]:
     with _text(file) as lines:
         for number, line in enumerate(lines, start=1):
-            if not line.strip():
-                continue
-            try:
-                record = json.loads(line)
-            except (ValueError, RecursionError) as error:  # ValueError: also a number of thousands of digits
-                raise UserError(f"{file}, line {number}: not JSON ({error})") from None
-            if not isinstance(record, dict):
-                raise UserError(f"{file}, line {number}: expected a JSON object, found {line.strip()[:40]!r}")
-            for column in columns:
-                if column not in record:
-                    raise UserError(f"{file}, line {number} has no key {column}: its keys are {', '.join(record)}")
-            yield tuple(record.get(column) for column in (*columns, *optional))
+            if line.strip():
+                record = _json(line, f"{file}, line {number}")
+                yield _fields(record, f"{file}, line {number}", columns, optional)
+
+
+def _json_file(file: Path, columns: Sequence[str], optional: Sequence[str]) -> Iterator[tuple[Any, ...]]:
+    """A JSON array of objects; a file of that ending that holds JSON lines is read as such."""
+    with _text(file) as lines:
+        is_array = next((line for line in lines if line.strip()), "").lstrip().startswith("[")
+    if not is_array:
+        yield from _jsonl(file, columns, optional)
+        return
+    with _text(file) as lines:
+        records = _json(lines.read(), str(file))
+    for number, record in enumerate(records, start=1):
+        yield _fields(record, f"{file}, row {number}", columns, optional)
+
+
+def _json(text: str, place: str) -> Any:
+    try:
+        return json.loads(text, object_pairs_hook=_unique_keys)
+    except (ValueError, RecursionError) as error:  # ValueError: also a number of thousands of digits
+        raise UserError(f"{place}: not JSON ({error})") from None
+
+
+def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        twice = Counter(key for key, _ in pairs).most_common(1)[0][0]
+        raise ValueError(f"the key {twice!r} is there twice")
+    return found
+
+
+def _fields(record: Any, place: str, columns: Sequence[str], optional: Sequence[str]) -> tuple[Any, ...]:
+    if not isinstance(record, dict):
+        raise UserError(f"{place}: expected a JSON object, found {short_repr(record)}")
+    for column in columns:
+        if column not in record:
+            raise UserError(f"{place} has no key {column}: its keys are {', '.join(record)}")
+    return tuple(record.get(column) for column in (*columns, *optional))
 
 
 def _lines(file: Path, columns: Sequence[str], optional: Sequence[str]) -> Iterator[tuple[Any, ...]]:
@@ -215,8 +341,10 @@ def _lines(file: Path, columns: Sequence[str], optional: Sequence[str]) -> Itera
 Reader = Callable[[Path, Sequence[str], Sequence[str]], Iterator[tuple[Any, ...]]]
 _READERS: dict[str, Reader] = {
     ".parquet": _parquet,
-    ".csv": _delimited(),
-    ".tsv": _delimited(delimiter="\t", quoting=csv.QUOTE_NONE),
+    ".csv": _csv,
+    ".tsv": _tsv,
     ".jsonl": _jsonl,
+    ".ndjson": _jsonl,
+    ".json": _json_file,
     ".txt": _lines,
 }

@@ -16,8 +16,8 @@ from leap.extract.package_collection import docstring_collection
 
 log = logging.getLogger(__name__)
 
-ENDINGS = (".jsonl", ".jsonl.gz", ".parquet")
-JUDGED_ENDINGS = (".tsv", ".jsonl", ".parquet", ".tsv.gz", ".jsonl.gz")
+ENDINGS = (".jsonl", ".jsonl.gz", ".ndjson", ".parquet")
+JUDGED_ENDINGS = (".tsv", ".jsonl", ".parquet", ".tsv.gz", ".jsonl.gz", ".ndjson")
 
 
 def write_collection(name: str, source: RetrievalSource, folder: Path, seed: int, target: Path) -> dict[str, int]:
@@ -102,9 +102,13 @@ def _local(source: LocalCollection, folder: Path) -> list[Path]:
 
 
 def _first(root: Path, names: Sequence[str]) -> Path:
+    """The first of these files that is there, whatever the case of its name."""
+    there = {
+        file.relative_to(root).as_posix().lower(): file for file in sorted(root.glob("**/*")) if file.is_file()
+    }
     for name in names:
-        if (root / name).is_file():
-            return root / name
+        if name.lower() in there:
+            return there[name.lower()]
     raise UserError(f"{root} has none of {', '.join(names)}")
 
 

@@ -13,7 +13,8 @@ from pathlib import Path
 
 from leap.core.errors import UserError
 from leap.core.progress import bar
-from leap.data.prose import is_prose, paragraphs, sentences
+from leap.data.cleaning import split_sentences
+from leap.extract.prose import is_prose, paragraphs
 
 log = logging.getLogger(__name__)
 
@@ -128,7 +129,7 @@ def _cleaned(name: str, text: str) -> Docstring:
     summary = ""
     found: list[str] = []
     for i, paragraph in enumerate(paragraphs(text)):
-        parts = sentences(paragraph)
+        parts = split_sentences(paragraph)
         # Many a summary line has no full stop.
         if i == 0 and len(parts) == 1 and parts[0][-1].isalnum():
             parts[0] += "."

@@ -13,12 +13,13 @@ from typing import Any
 from leap.core.errors import UserError
 from leap.core.files import whole_file
 from leap.core.settings.data import PassageSettings
-from leap.data.cleaning import clean, fingerprint
+from leap.data.cleaning import EvaluationTexts, clean, fingerprint, split_sentences
 from leap.extract.passages import with_passages
 
 BUCKETS = 64
 ROW_GROUP = 20_000
 COUNTS = (
+    "split",
     "read",
     "too_short",
     "too_long",
@@ -39,7 +40,8 @@ def write_sample(
     min_characters: int,
     max_characters: int,
     max_sentences: int | None,
-    evaluation: set[int],
+    evaluation: EvaluationTexts,
+    split: bool = False,
     passages: PassageSettings | None = None,
     held_out: tuple[float, Path] | None = None,
 ) -> dict[str, dict[str, int]]:
@@ -52,13 +54,14 @@ def write_sample(
         min_characters: a sentence must be longer (paper, Appendix K: > 20).
         max_characters: and not longer than this.
         max_sentences: size of the sample; None takes all.
-        evaluation: fingerprints that must not be trained on.
+        evaluation: texts that must not be trained on.
+        split: splits a text that is longer than `max_characters` into its sentences; else it is left out.
         passages: adds passages of the kept sentences; None adds none.
         held_out: this share of the sentences goes to the second file instead.
 
     Returns:
         Counts by source: read = too_short + too_long + evaluation + duplicate + held_out + not_sampled +
-        kept; the passages come besides.
+        kept; passages come in addition. Of a text that is split, `split`, each sentence is read.
 
     Raises:
         UserError: nothing is left.
@@ -71,17 +74,20 @@ def write_sample(
             files = [opened.enter_context(path.open("w", encoding="utf-8", newline="\n")) for path in buckets]
             for source, raw in texts:
                 count = counts.setdefault(source, dict.fromkeys(COUNTS, 0))
-                count["read"] += 1
-                text = clean(raw)
-                if len(text) <= min_characters:
-                    count["too_short"] += 1
-                elif len(text) > max_characters:
-                    count["too_long"] += 1
-                elif fingerprint(text) in evaluation:
-                    count["evaluation"] += 1
-                else:
-                    order = fingerprint(text, seed)
-                    files[order * BUCKETS >> 64].write(f"{order:016x}\t{source}\t{text}\n")
+                whole = clean(raw)
+                parts = split_sentences(whole) if split and len(whole) > max_characters else [whole]
+                count["split"] += len(parts) > 1
+                for text in parts:
+                    count["read"] += 1
+                    if len(text) <= min_characters:
+                        count["too_short"] += 1
+                    elif len(text) > max_characters:
+                        count["too_long"] += 1
+                    elif evaluation.occur_in(text):
+                        count["evaluation"] += 1
+                    else:
+                        order = fingerprint(text, seed)
+                        files[order * BUCKETS >> 64].write(f"{order:016x}\t{source}\t{text}\n")
         share, aside = held_out or (0.0, None)
         kept = stack.enter_context(_Rows.to(beside))
         other = stack.enter_context(_Rows.to(stack.enter_context(whole_file(aside)))) if aside else None

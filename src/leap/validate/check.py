@@ -9,7 +9,7 @@ from leap.core.project import Project
 from leap.core.settings import Settings
 from leap.core.storage import writing
 from leap.core.unfinished import part_of
-from leap.data.cleaning import evaluation_prints
+from leap.data.cleaning import EvaluationTexts
 from leap.data.evaluation_texts import evaluation_texts
 from leap.models.locate import locate
 from leap.validate.expectations import validate, write_table
@@ -37,7 +37,7 @@ def check_extracted(settings: Settings, project: Project) -> Results:
     # The table is of use to this stage alone: it never takes its place, and goes also after a kill.
     with writing(table), part_of(table) as temporary:
         rows = write_table(
-            project.sentences, temporary, evaluation_prints(texts), tokenizer, settings.train.max_length
+            project.sentences, temporary, EvaluationTexts(texts), tokenizer, settings.train.max_length
         )
         results = validate(
             temporary,

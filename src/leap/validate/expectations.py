@@ -15,7 +15,7 @@ from typing import Any
 
 from leap.core.errors import UserError
 from leap.core.files import whole_folder
-from leap.data.cleaning import fingerprint
+from leap.data.cleaning import EvaluationTexts
 
 COLUMNS = ["sentence", "source"]
 DERIVED = {"letters": "REAL", "leaked": "INTEGER", "truncated": "INTEGER"}
@@ -28,7 +28,9 @@ _LETTERS = re.compile("[A-Za-z]")
 Batch = dict[str, list[Any]]
 
 
-def write_table(sentences: Path, target: Path, evaluation: set[int], tokenizer: Path, max_length: int) -> int:
+def write_table(
+    sentences: Path, target: Path, evaluation: EvaluationTexts, tokenizer: Path, max_length: int
+) -> int:
     """Writes the table of the sentences, with the columns that the expectations are about besides.
 
     `letters`: the share of ASCII letters among a sentence's characters without spaces; `leaked`: 1 for an
@@ -38,7 +40,7 @@ def write_table(sentences: Path, target: Path, evaluation: set[int], tokenizer: 
     Args:
         sentences: data/sentences.parquet.
         target: the SQLite file.
-        evaluation: fingerprints of the evaluation texts.
+        evaluation: the evaluation texts.
         tokenizer: the teacher's tokenizer.json.
         max_length: tokens, train.max_length.
 
@@ -57,7 +59,7 @@ def write_table(sentences: Path, target: Path, evaluation: set[int], tokenizer: 
                 texts = ["" if text is None else text for text in batch["sentence"]]
                 types = types | DERIVED
                 batch["letters"] = [_letters(text) for text in texts]
-                batch["leaked"] = [int(fingerprint(text) in evaluation) for text in texts]
+                batch["leaked"] = [int(evaluation.occur_in(text)) for text in texts]
                 batch["truncated"] = longer(texts)
             if rows == 0:
                 columns = ", ".join(f"{_quoted(name)} {_quoted(kind)}" for name, kind in types.items())

@@ -5,7 +5,10 @@ mistake of its own.
 """
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
+
+from leap.core.project import Project
 
 Content = dict[str, Any]
 
@@ -15,6 +18,7 @@ def contradictions(content: Content) -> list[str]:
     return [
         *_named_sets(content),
         *_named_variants(content),
+        *_folder_of_data(content),
         *_sizes_of_data(content),
         *_fixed_depth(content),
         *_calibrated(content),
@@ -101,6 +105,23 @@ def _named_variants(content: Content) -> Iterator[str]:
         name = at(content, f"gate.{key}")
         if isinstance(name, str) and variants and name not in variants:
             yield f"gate.{key}: {name!r} is not a block of variants ({', '.join(map(str, variants))})"
+
+
+def _folder_of_data(content: Content) -> Iterator[str]:
+    """A folder that `extract` reads must not hold, or lie in, what the pipeline writes: DVC refuses the circle."""
+    named = at(content, "data.folder")
+    if not isinstance(named, str) or not named or "\0" in named:
+        return
+    folder = Path(named).resolve()
+    for output in Project(Path()).outputs:
+        place = output.resolve()
+        if place.is_relative_to(folder) or folder.is_relative_to(place):
+            relation = "is" if place == folder else "holds" if place.is_relative_to(folder) else "lies in"
+            yield (
+                f"data.folder: {named} {relation} {output}, which the pipeline writes: name a folder of your own, for "
+                "example inputs"
+            )
+            return
 
 
 def _sizes_of_data(content: Content) -> Iterator[str]:

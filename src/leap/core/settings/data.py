@@ -32,6 +32,8 @@ class DataSettings(Block):
     seed: int = Field(ge=0)
     min_characters: int = Field(ge=1)
     max_characters: int = Field(ge=21)
+    # A text that is longer than max_characters is split into its sentences; else it is left out.
+    split: bool = True
     max_sentences: int | None = Field(default=None, ge=100)
     passages: PassageSettings | None = None
     # This share of the sentences calibrates exits and trains nothing.

@@ -1,8 +1,8 @@
 """From a docstring's markup to plain English sentences.
 
 A docstring mixes prose with sections for parameters, doctests, code, tables and directives, in the styles of
-NumPy, Google and Sphinx. `paragraphs` keeps the prose; `sentences` splits a paragraph; `is_prose` tells an
-English sentence from what is left of markup and code.
+NumPy, Google and Sphinx. `paragraphs` keeps the prose; `is_prose` tells an English sentence from what is left
+of markup and code.
 """
 
 import re
@@ -119,28 +119,6 @@ def plain(text: str) -> str:
         for pattern, replacement in _INLINE:
             text = pattern.sub(replacement, text)
     return " ".join(_LOOSE.sub(r"\1", text).split())
-
-
-_ABBREVIATIONS = re.compile(
-    r"(?:\b(?:e\.g|i\.e|etc|vs|cf|al|fig|figs|eq|eqs|no|nos|sec|ch|vol|pp|approx|resp|incl|dr|mr|mrs|st|jr|ref"
-    r"|refs|def|ed|eds|w\.r\.t|a\.k\.a|p|dept|prof|univ)|\b[A-Z])\.$",
-    re.IGNORECASE,
-)
-_BOUNDARY = re.compile(r"(?<=[.!?])[\"')\]]*\s+(?=[\"'(\[]?[A-Z0-9])")
-
-
-def sentences(text: str) -> list[str]:
-    """A paragraph's sentences, split after . ! or ? before a capital, but not after an abbreviation."""
-    parts: list[str] = []
-    start = 0
-    for boundary in _BOUNDARY.finditer(text):
-        head = text[start : boundary.start()]
-        if _ABBREVIATIONS.search(head):
-            continue
-        parts.append(text[start : boundary.end()].strip())
-        start = boundary.end()
-    parts.append(text[start:].strip())
-    return [part for part in parts if part]
 
 
 _FUNCTION_WORDS = frozenset(
