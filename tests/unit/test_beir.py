@@ -127,7 +127,7 @@ def test_the_files_of_a_folder_are_found_in_any_case(tmp_path: Path) -> None:
 def test_a_file_without_rows_is_refused(tmp_path: Path) -> None:
     root = write_jsonl(tmp_path)
     (root / "queries.jsonl").write_text("", encoding="utf-8")
-    with pytest.raises(UserError, match=r"queries.jsonl has no rows: expected at least one with _id, text"):
+    with pytest.raises(UserError, match=r"queries.jsonl has no rows: it must hold at least one with _id, text"):
         write_collection("mine", LOCAL, tmp_path, 1, tmp_path / "out")
 
 

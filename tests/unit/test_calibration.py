@@ -7,13 +7,14 @@ import torch
 from scipy.stats import binom
 from torch import Tensor
 
+from leap.core.sample_sizes import fewest_exited
 from leap.exits.calibrate.candidates import candidates, layer_thresholds, lowest_threshold
 from leap.exits.calibrate.certify import Parts, certified, counts
 from leap.exits.calibrate.fit_heads import fit_heads
 from leap.exits.calibrate.fit_lens import fit_lens
 from leap.exits.calibrate.least_squares import LeastSquares
 from leap.exits.calibrate.measure import Measured, fit_predictor
-from leap.exits.calibrate.risk import Demand, fewest, fixed_sequence, p_value
+from leap.exits.calibrate.risk import Demand, fixed_sequence, p_value
 from leap.exits.rules import at_layers, similarity_to_final
 from leap.exits.rules import calibrated as exits_of
 
@@ -45,7 +46,7 @@ def test_p_values_are_binomial_tails() -> None:
 
 
 def test_the_fewest_sentences_that_can_show_it() -> None:
-    number = fewest(0.05, 0.025)
+    number = fewest_exited(0.05, 0.025)
     assert number == 72
     assert p_value(number, 0, 0.05) <= 0.025 < p_value(number - 1, 0, 0.05)
 

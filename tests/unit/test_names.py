@@ -13,7 +13,7 @@ from tiny_models import write_folder
 from leap.core.errors import UserError
 from leap.core.settings import parse_settings
 from leap.core.settings.profiles import compose
-from leap.core.stage import run
+from leap.core.stage import run_program
 from leap.evidence.evidence_file import read_evidence
 from leap.exits import LeapEncoder
 from leap.gate.judgement import judge_checkpoint
@@ -21,7 +21,7 @@ from leap.models.find import find_model
 
 PROJECT = Path(__file__).parents[2]
 CONTENT = YAML(typ="safe").load((PROJECT / "params.yaml").read_text())
-CODE = [path for folder in ("src", "stages", "scripts") for path in (PROJECT / folder).rglob("*.py")]
+CODE = [path for folder in ("src", "stages", "tools") for path in (PROJECT / folder).rglob("*.py")]
 
 ESCAPES = [
     "../x", "..", ".", "/etc", "a/b", "a\\b", "C:\\x", "a\x00b", "a\nb", "a\n", "~", "~root", "",
@@ -153,17 +153,16 @@ def test_profiles(name: str) -> None:
 def test_seeds_of_a_stage(seed: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr("sys.argv", ["gate.py", "--variant", "leap", f"--seed={seed}"])
     with pytest.raises(SystemExit) as caught:
-        run(lambda *_: pytest.fail("ran"), "", ("variant", "seed"))
+        run_program(lambda _: pytest.fail("ran"), ("variant", "seed"))
     assert caught.value.code == 2
     assert "is not a whole number of 0 or more" in capsys.readouterr().err
 
 
 def test_no_name_of_the_settings_reaches_a_shell_unquoted() -> None:
     """`${item}` is quoted by DVC, a single value is not; every other command is fixed."""
-    for file in ("dvc.yaml", "studies/dvc.yaml"):
-        for name, stage in YAML(typ="safe").load((PROJECT / file).read_text())["stages"].items():
-            expected = f"python stages/{name}.py" + (" ${item}" if "matrix" in stage else "")
-            assert stage["cmd"] == expected
+    for name, stage in YAML(typ="safe").load((PROJECT / "dvc.yaml").read_text())["stages"].items():
+        expected = f"python stages/{name}.py" + (" ${item}" if "matrix" in stage else "")
+        assert stage["cmd"] == expected
 
 
 def test_every_stage_comes_after_the_one_that_validates_the_settings() -> None:

@@ -129,7 +129,7 @@ FILES: list[tuple[str, bytes, list[str] | str]] = [
     ("t.csv", b"text\n" + b"b" * 1_000_000 + b"\n", ["b" * 1_000_000]),
     ("t.csv", b"text\nbi\x00bo\n", ["bi\x00bo"]),
     ("t.csv", f"text\n{HEBREW}\n😀\n".encode(), [HEBREW, "😀"]),
-    ("t.csv", b"Text\nbi\n", "has no column text: its columns are Text; upper and lower case differ"),
+    ("t.csv", b"Text\nbi\n", "has no column text: its columns are Text; set `columns` to those to read"),
     ("t.csv", "text\nfür\n".encode("latin-1"), "is not UTF-8"),
     ("t.csv", "text\nbi\n".encode("utf-16"), "is not UTF-8"),
     ("t.csv", b"", "has no rows"),
@@ -163,8 +163,8 @@ def test_doctor_and_calibration_take_odd_sentences(tmp_path: Path, model: LeapEn
     texts = read_column(path, None)
     assert texts == rows
     assert len(calibrate(model, texts, Demand(0.5, 0.2, 0.8)).calibration.thresholds) == 5
-    path.write_text('{"sentence": null}\n')
-    with pytest.raises(UserError, match="row 1, sentence: expected text, found None"):
+    path.write_text('{"sentence": null}\n{"sentence": 1}\n')
+    with pytest.raises(UserError, match="row 2, sentence: expected text, found 1"):
         read_column(path, None)
     path.write_text('{"sentence": "bi"}\n' * 500)
     with pytest.raises(UserError, match="1 different sentences are too few"):

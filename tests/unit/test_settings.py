@@ -73,6 +73,11 @@ def test_contradictions_between_blocks_are_listed_at_once_too(content: Any) -> N
         ("evaluation.primary_set", "stsb", "evaluation.primary_set: 'stsb' is not a block of similarity"),
         ("gate.baseline", "nobody", "gate.baseline: 'nobody' is not a block of variants"),
         ("data.held_out", 0.0, "exit.calibration: it needs sentences, but data.held_out is 0"),
+        ("data.max_sentences", 2000, "validation.min_rows: 5000 is above data.max_sentences 2000"),
+        ("data.folder", "data", "data.folder: data holds data/sentences.parquet, which the pipeline writes: name"),
+        ("data.folder", ".", "data.folder: . holds data/sentences.parquet, which the pipeline writes"),
+        ("data.folder", "x/../models/leap-1", "data.folder: x/../models/leap-1 lies in models, which"),
+        ("data.folder", "reports", "data.folder: reports is reports, which the pipeline writes"),
         ("seeds", [1, 1], "seeds: names a seed twice (found [1, 1])"),
         ("train.max_length", 256, "train.max_length: 256 is above student.max_length 128"),
         ("train.learning_rate", float("nan"), "train.learning_rate: Input should be"),
@@ -94,6 +99,29 @@ def test_contradictions_and_values_out_of_range_are_refused(
     block[last] = value
     found = mistakes(content)
     assert any(line.startswith(message) for line in found), found
+
+
+def test_a_folder_beside_the_outputs_is_taken(content: Any) -> None:
+    content["data"]["folder"] = "data/my_own"
+    assert parse_settings(content, "params.yaml").data.folder == "data/my_own"
+
+
+def test_calibration_that_would_be_refused_for_too_few_sentences_is_refused_at_once(content: Any) -> None:
+    content["validation"]["min_rows"] = 1000
+    content["data"] |= {"max_sentences": 2000, "held_out": 0.1}
+    (found,) = mistakes(content)
+    assert found.startswith(
+        "exit.calibration: risk 0.05 at confidence 0.95 needs 216 held-out sentences, and data.held_out 0.1 of "
+        "data.max_sentences 2000 surely gives only 179"
+    )
+    content["data"]["held_out"] = 0.15
+    parse_settings(content, "params.yaml")
+    content["variants"]["leap"]["exit"] = {"calibration": {"risk": 0.01}}
+    assert mistakes(content)[0].startswith(
+        "variants.leap.exit.calibration: risk 0.01 at confidence 0.95 needs 1104"
+    )
+    content["data"]["max_sentences"] = None  # as many as there are: `leap validate` counts them
+    parse_settings(content, "params.yaml")
 
 
 def test_a_variant_is_the_shared_blocks_with_its_changes(content: Any) -> None:

@@ -62,6 +62,8 @@ def test_a_pattern_reads_all_files_in_order(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
+        ("t.csv", b"", "has no rows"),
+        ("t.csv", b"text,name\n", "has no rows"),
         ("t.csv", b"words,name\na,b\n", "no column text: its columns are words, name"),
         ("t.csv", b"text,name\na\n", "row 1: 1 fields, the header has 2"),
         ("t.csv", b'text,name\n"a,b\n', "not well-formed"),

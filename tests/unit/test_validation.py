@@ -125,11 +125,10 @@ def test_reading_says_what_is_missing_or_damaged(tmp_path: Path, tokenizer: Path
             write_table(tmp_path / f"{name}.parquet", tmp_path / f"{name}.db", EvaluationTexts(), tokenizer, 10)
 
 
-def test_an_evaluation_text_in_disguise_is_seen_as_a_leak(tmp_path: Path, tokenizer: Path) -> None:
-    planted = [
-        "A text that is evalu\u00adated is not\u2003trained on",
-        "Well. a TEXT that is evaluated is not trained on",
-    ]
-    for text in planted:
-        results = run(frame([*GOOD, text]), tokenizer, tmp_path / "docs", max_truncated=0.2)
-        assert failed(results) == [(IN_SET, "leaked")]
+@pytest.mark.parametrize(
+    "text",
+    ["A text that is evalu\u00adated is not\u2003trained on", "Well. a TEXT that is evaluated is not trained on"],
+)
+def test_an_evaluation_text_in_disguise_is_seen_as_a_leak(tmp_path: Path, tokenizer: Path, text: str) -> None:
+    results = run(frame([*GOOD, text]), tokenizer, tmp_path / "docs", max_truncated=0.2)
+    assert failed(results) == [(IN_SET, "leaked")]

@@ -74,7 +74,7 @@ def source_rows(source: HubFiles | LocalFiles, columns: Sequence[str], folder: P
     files = source_files(source, folder)
     for file in files:
         row = None
-        for row in file_rows(file, columns):
+        for row in _rows(file, columns, ()):
             yield row
         if row is None:
             empty.append(str(file))
@@ -155,8 +155,16 @@ def file_rows(file: Path, columns: Sequence[str], optional: Sequence[str] = ()) 
     BEIR and GLUE write it). A txt file has one row a line, in the column `text`.
 
     Raises:
-        UserError: a column is missing or there twice, the file is damaged, or is not UTF-8.
+        UserError: a column is missing or there twice, the file has no rows, is damaged, or is not UTF-8.
     """
+    row = None
+    for row in _rows(file, columns, optional):
+        yield row
+    if row is None:
+        raise UserError(f"{file} has no rows: it must hold at least one with {', '.join(columns)}")
+
+
+def _rows(file: Path, columns: Sequence[str], optional: Sequence[str]) -> Iterator[Row]:
     ending = file_ending(file)
     if ending not in _READERS or (ending == ".parquet" and file.suffix.lower() == ".gz"):
         raise UserError(f"{file}: cannot read {ending or 'a file without an ending'}, only {', '.join(_READERS)}")

@@ -7,7 +7,7 @@ from pathlib import Path
 import leap
 from leap.core.errors import UserError
 from leap.data.cleaning import clean
-from leap.data.tables import file_rows
+from leap.data.tables import file_ending, file_rows
 
 BUNDLED = Path(leap.__file__).parent / "resources" / "similarity" / "pairs.csv"
 # More make no figure much surer and the examination long.
@@ -37,14 +37,15 @@ def sample(file: Path | None, column: str | None, most: int = ENOUGH, seed: int 
         UserError: the file or column is missing, or holds too few sentences.
     """
     if file is None:
+        named = "sentence"
         rows = file_rows(BUNDLED, ("sentence1", "sentence2"))
         source = "the sentences that come with leap"
     elif not file.is_file():
         raise UserError(f"{file} does not exist: name a txt, parquet, csv, tsv or jsonl file of sentences")
     else:
-        named = column or ("text" if file.name.removesuffix(".gz").endswith(".txt") else "sentence")
+        named = column or ("text" if file_ending(file) == ".txt" else "sentence")
         rows, source = file_rows(file, (named,)), str(file)
-    texts = (clean(value) for row in rows for value in row.values if isinstance(value, str))
+    texts = (clean(row.text(place, named)) for row in rows for place in range(len(row.values)))
     unique = [text for text in dict.fromkeys(texts) if text]
     if len(unique) < FEWEST:
         raise UserError(

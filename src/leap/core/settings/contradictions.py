@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from leap.core.project import Project
+from leap.core.sample_sizes import fewest_to_calibrate, surely_held_out
 
 Content = dict[str, Any]
 
@@ -118,8 +119,8 @@ def _folder_of_data(content: Content) -> Iterator[str]:
         if place.is_relative_to(folder) or folder.is_relative_to(place):
             relation = "is" if place == folder else "holds" if place.is_relative_to(folder) else "lies in"
             yield (
-                f"data.folder: {named} {relation} {output}, which the pipeline writes: name a folder of your own, for "
-                "example inputs"
+                f"data.folder: {named} {relation} {output}, which the pipeline writes: name a folder of your "
+                "own, for example inputs"
             )
             return
 
@@ -148,12 +149,33 @@ def _fixed_depth(content: Content) -> Iterator[str]:
 
 
 def _calibrated(content: Content) -> Iterator[str]:
-    if at(content, "data.held_out") or "data" not in content:
+    """Calibration needs held-out sentences, and as many as its risk and confidence demand."""
+    if "data" not in content:
         return
-    asked = {"exit": at(content, "exit.calibration")} | {
-        f"variants.{name}.exit": at(variant, "exit.calibration")
-        for name, variant in block(content, "variants").items()
-    }
+    share, most = at(content, "data.held_out") or 0.0, number(content, "data.max_sentences")
+    shared = at(content, "exit.calibration")
+    asked = {"exit.calibration": shared}
+    for name, variant in block(content, "variants").items():
+        own = block(variant, "exit").get("calibration")
+        if own is not None:
+            asked[f"variants.{name}.exit.calibration"] = (
+                {**(shared or {}), **own} if isinstance(own, dict) else own
+            )
     for key, calibration in asked.items():
-        if calibration is not None:
-            yield f"{key}.calibration: it needs sentences, but data.held_out is 0"
+        if calibration is None:
+            continue
+        if not share:
+            yield f"{key}: it needs sentences, but data.held_out is 0"
+            continue
+        risk, confidence = (at(calibration, name) for name in ("risk", "confidence"))
+        if most is None or not all(
+            isinstance(value, float) and 0 < value < 1 for value in (share, risk, confidence)
+        ):
+            continue
+        sure, least = surely_held_out(most, share), fewest_to_calibrate(risk, confidence)
+        if sure < least:
+            yield (
+                f"{key}: risk {risk} at confidence {confidence} needs {least} held-out sentences, and "
+                f"data.held_out {share} of data.max_sentences {most} surely gives only {sure}: raise one of the "
+                "two, or the risk"
+            )

@@ -11,11 +11,12 @@ import torch
 
 from leap.core.errors import UserError
 from leap.core.files import whole_folder
-from leap.data.tables import file_rows
+from leap.core.sample_sizes import fewest_to_calibrate
+from leap.data.tables import file_ending, file_rows
 from leap.exits.calibrate.certify import Parts, certified, report
 from leap.exits.calibrate.fit_lens import fit_lens
 from leap.exits.calibrate.measure import measure
-from leap.exits.calibrate.risk import Demand, fewest
+from leap.exits.calibrate.risk import Demand
 from leap.exits.calibration import Calibration
 from leap.exits.leap_encoder import LeapEncoder
 from leap.exits.lens import Lens
@@ -74,7 +75,7 @@ def calibrate(
     """
     demand.check()
     unique = list(dict.fromkeys(sentences))
-    least = needed_sentences(demand)
+    least = fewest_to_calibrate(demand.risk, demand.confidence)
     if len(unique) < least:
         raise UserError(
             f"{len(unique)} different sentences are too few: risk {demand.risk} at confidence "
@@ -94,11 +95,6 @@ def calibrate(
     split = Parts(*(measured.at(rows) for rows in parts))
     calibration, outcome = certified(split, model.rule.patience, demand, with_lens)
     return Calibrated(calibration, lens, report(demand, split, calibration, outcome))
-
-
-def needed_sentences(demand: Demand) -> int:
-    """The fewest different sentences that `calibrate` takes: a third of them tests, at half the level."""
-    return 3 * fewest(demand.risk, (1 - demand.confidence) / 2)
 
 
 def calibrate_folder(
@@ -148,14 +144,8 @@ def read_column(file: Path, column: str | None) -> list[str]:
     """
     if not file.is_file():
         raise UserError(f"{file} is not a file: name a txt, parquet, csv, tsv or jsonl file of sentences")
-    name = column or ("text" if file.name.removesuffix(".gz").endswith(".txt") else "sentence")
-    texts = []
-    for row in file_rows(file, [name]):
-        value = row.values[0]
-        if not isinstance(value, str):
-            raise UserError(f"{row.file}, row {row.number}, {name}: expected text, found {value!r}")
-        texts.append(value)
-    return texts
+    name = column or ("text" if file_ending(file) == ".txt" else "sentence")
+    return [row.text(0, name) for row in file_rows(file, [name])]
 
 
 def lines(found: Calibrated) -> list[str]:

@@ -4,7 +4,6 @@ Angelopoulos, Bates, Candès, Jordan, Lei: "Learn then Test: Calibrating Predict
 Control" (arXiv 2110.01052); CALM (Schuster et al., arXiv 2207.07061) uses it for tokens.
 """
 
-import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -45,11 +44,6 @@ def p_value(exited: int, bad: int, risk: float) -> float:
     among `exited` is binomial; this is the exact p-value of "the share is above risk". 1 where none exits.
     """
     return float(bdtr(bad, exited, risk)) if exited else 1.0
-
-
-def fewest(risk: float, level: float) -> int:
-    """How many exited sentences the test needs, even if none of them is bad."""
-    return math.ceil(math.log(level) / math.log1p(-risk))
 
 
 def fixed_sequence(
