@@ -181,6 +181,16 @@ def test_the_adaptive_gain_is_exits_over_the_fixed_depth_students_full_depth(pro
     assert value("retrieval.second.adaptive_gain_vs_fixed_depth", evidence, others) == pytest.approx(-0.01)
 
 
+def test_a_comparison_with_what_the_settings_leave_out_does_not_apply(project: Path) -> None:
+    evidence, others = made(project), {**rivals(project), "baseline": None, "fixed_depth": None}
+    results = {r.name: r for r in checked(evidence, others)}
+    for name, key in (("quality_against_baseline", "baseline"), ("adaptive_gain", "fixed_depth")):
+        assert results[name].passed
+        assert results[name].reason.endswith(
+            f"not applicable: gate.{key} is null: there is nothing to compare with"
+        )
+
+
 def test_a_rival_on_other_data_or_none_is_no_comparison(project: Path) -> None:
     evidence, others = made(project), rivals(project)
     others["fixed_depth"].sts["software"]["data"] = {"data/pairs.csv": "other"}

@@ -129,6 +129,8 @@ def test_the_gates_rivals_of_the_same_seed(tmp_path: Path, monkeypatch: pytest.M
     assert set(found["fixed_depth"]["retrieval"]) == set(settings.retrieval)
     assert set(against_rivals(settings, "baseline", 1)) == {"fixed_depth"}
     json.dumps(found, allow_nan=False)
+    alone = made_settings(gate={"baseline": None, "fixed_depth": None})
+    assert against_rivals(alone, "leap", 1) == {}
 
 
 def test_likeness_by_its_slow_twin() -> None:

@@ -106,6 +106,12 @@ def test_a_folder_beside_the_outputs_is_taken(content: Any) -> None:
     assert parse_settings(content, "params.yaml").data.folder == "data/my_own"
 
 
+def test_the_variants_to_compare_with_may_be_left_out(content: Any) -> None:
+    content["gate"] |= {"baseline": None, "fixed_depth": None}
+    content["variants"] = {"leap": content["variants"]["leap"]}
+    assert parse_settings(content, "params.yaml").gate.baseline is None
+
+
 def test_calibration_that_would_be_refused_for_too_few_sentences_is_refused_at_once(content: Any) -> None:
     content["validation"]["min_rows"] = 1000
     content["data"] |= {"max_sentences": 2000, "held_out": 0.1}

@@ -73,7 +73,14 @@ def test_what_is_missing_is_null_and_reads_missing(project: Path) -> None:
 def test_several_seeds_are_means_and_each_is_kept(project: Path) -> None:
     settings = made_settings(seeds=[1, 2])
     write_evidence(project, settings, "leap", 1)
-    write_evidence(project, settings, "leap", 2, sts={"spearman_exit": 0.81}, latency={"speed_up": 0.9, "speed_up_ci95": [0.85, 0.95]})
+    write_evidence(
+        project,
+        settings,
+        "leap",
+        2,
+        sts={"spearman_exit": 0.81},
+        latency={"speed_up": 0.9, "speed_up_ci95": [0.85, 0.95]},
+    )
     leap = made(settings)["variants"]["leap"]
     assert leap["sts"]["spearman_exit"] == pytest.approx(0.80)
     assert leap["seeds"]["1"]["sts"]["spearman_exit"] == 0.79

@@ -54,7 +54,7 @@ def against_rivals(
             ),
         }
         for role, name in names.items()
-        if name != variant
+        if name not in (None, variant)
     }
 
 

@@ -32,10 +32,12 @@ def judge_checkpoint(
         UserError: evidence is missing, of another model, or stale.
     """
     evidence = _bound(settings, variant, seed, root, models)
-    rivals = {}
+    rivals: dict[str, Evidence | None] = {}
     for role in ("baseline", "fixed_depth"):
         name = getattr(settings.gate, role)
-        if name == variant:
+        if name is None:
+            rivals[role] = None
+        elif name == variant:
             rivals[role] = evidence
         elif (root / f"{name}-{seed}").is_dir():
             # No check compares latencies of two models.

@@ -36,8 +36,9 @@ class Measured:
     note: str | None = None
 
 
-# The evidence of the variants to compare with, of the same seed, by their role in the settings.
-Rivals = Mapping[str, Evidence]
+# The evidence of the variants to compare with, of the same seed, by their role in the settings; null where the
+# settings name none.
+Rivals = Mapping[str, Evidence | None]
 
 
 def expand(metric: str, evidence: Evidence, named: Iterable[str] = ()) -> list[str]:
@@ -174,6 +175,8 @@ def _against(
     """The exits' quality against a rival's full depth: the relative drop, or the absolute gain."""
     role = RIVALS[key]
     rival = rivals.get(role)
+    if rival is None and role in rivals:
+        return Measured(metric, None, n, not_applicable=f"gate.{role} is null: there is nothing to compare with")
     if rival is None:
         return Measured(metric, None, n, fault=f"there is no evidence of gate.{role}")
     if rival.variant == evidence.variant:

@@ -57,9 +57,10 @@ class GateSettings(Block):
     """What the registry promotes, and by which checks."""
 
     registered_model: Annotated[str, Field(pattern=r"^[A-Za-z0-9][\w.-]*$")]
-    # The variants that a candidate is compared with; they are judged like any other and never promoted.
-    baseline: Name
-    fixed_depth: Name
+    # The variants that a candidate is compared with; they are judged like any other and never promoted. Null:
+    # there is none, and the checks against it do not apply.
+    baseline: Name | None = None
+    fixed_depth: Name | None = None
     # A candidate replaces the champion only if this metric is not worse.
     primary_metric: str
     # Where latency must have been measured, as evidence names it ("NVIDIA H100 80GB HBM3", "AMD EPYC, 2

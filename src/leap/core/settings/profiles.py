@@ -26,7 +26,7 @@ def compose(name: str, folder: Path = Path("profiles"), changes: Sequence[str] =
     Args:
         name: of a file in `folder`, without the ending.
         folder: where the profiles lie.
-        changes: `dotted.key=value`, the value in YAML. It is set as it stands: a mapping replaces, null too.
+        changes: `dotted.key=value`, the value in YAML, set as it stands, a mapping too; null takes a block out.
 
     Raises:
         UserError: there is no such profile, a change cannot be read, or the result has mistakes.
@@ -127,4 +127,7 @@ def _set(settings: CommentedMap, change: str) -> None:
         block = block.setdefault(key, CommentedMap())
         if not isinstance(block, CommentedMap):
             raise UserError(f"change {change!r}: {key} has no keys below it, it is {block!r}")
-    block[keys[-1]] = value
+    if value is None and isinstance(block.get(keys[-1]), dict):
+        del block[keys[-1]]  # a block is taken out, as a profile's null does; a plain value becomes null
+    else:
+        block[keys[-1]] = value
