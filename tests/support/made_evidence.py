@@ -241,13 +241,16 @@ def pairs() -> dict[str, Any]:
 
 def collection() -> dict[str, Any]:
     scores = {
-        f"ndcg_at_{k}_{path}": value for k in (1, 3, 5, 10) for path, value in (("full", 0.50), ("exit", 0.49))
+        f"ndcg_at_{k}_{path}": value
+        for k in (1, 3, 5, 10)
+        for path, value in (("full", 0.50), ("query_exit", 0.495), ("exit", 0.49))
     }
     return {
         "n_queries": 500,
         "n_documents": 1500,
         **scores,
         "ndcg_at_10_full_ci95": [0.47, 0.53],
+        "ndcg_at_10_query_exit_ci95": [0.465, 0.525],
         "ndcg_at_10_exit_ci95": [0.46, 0.52],
         "queries_by_length": [
             {
@@ -255,13 +258,28 @@ def collection() -> dict[str, Any]:
                 "n": 400,
                 "expected_layers": 3.1,
                 "ndcg_at_10_full": 0.5,
+                "ndcg_at_10_query_exit": 0.495,
                 "ndcg_at_10_exit": 0.49,
             }
         ],
         "documents_by_length": [{"tokens": [17, 32], "n": 1000, "expected_layers": 3.2, "similarity": 0.96}],
         "recall_at_100_full": 0.9,
+        "recall_at_100_query_exit": 0.895,
         "recall_at_100_exit": 0.89,
         "drop": 0.02,
+        "drop_ci95": [0.01, 0.03],
+        "query_drop": 0.01,
+        "query_drop_ci95": [0.005, 0.015],
+        "by_query_layer": [
+            {"layer": layer, "own_index": own, "teacher_index": own - 0.02, "both_exit": own - 0.01 * (4 - layer)}
+            for layer, own in enumerate((0.45, 0.48, 0.495, 0.50), start=1)
+        ],
+        "teacher_index": {
+            "ndcg_at_10_teacher": 0.52,
+            "similarity": 0.9,
+            "ndcg_at_10_full": 0.48,
+            "ndcg_at_10_query_exit": 0.475,
+        },
         "expected_layers_queries": 3.1,
         "expected_layers_documents": 3.2,
     }

@@ -151,7 +151,7 @@ def test_the_command_judges_without_models_and_without_mlflow(project: Path) -> 
     assert passed.returncode == 0, passed.stderr
     assert "realised exit layers" in passed.stdout
     assert "leap-1 passes" in passed.stdout
-    rewrite(LATENCY, lambda content: content.update(speed_up=0.9))
+    rewrite(LATENCY, lambda content: content.update(speed_up=0.9, speed_up_ci95=[0.85, 0.95]))
     refused = command("evaluations/leap-1")
     assert refused.returncode == 1
     assert "leap-1 is refused by speed_up" in refused.stdout

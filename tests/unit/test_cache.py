@@ -34,8 +34,23 @@ def test_a_second_call_reads_what_the_first_one_computed(
     assert again.tokens.tolist() == [len(text.split()) + 2 for text in [*sentences, sentences[0]]]
     with pytest.raises(AssertionError, match="encoded again"):
         layer_vectors(tiny_model, sentences[::-1], 8, cache)
-    with pytest.raises(AssertionError, match="encoded again"):
-        full_and_exited(tiny_model, sentences, ExitRule(0.9, 2, 2), 8, "texts", cache)
+    # Another exit rule needs no other vectors.
+    later = full_and_exited(tiny_model, sentences, ExitRule(0.9, 2, 2), 8, "texts", cache)
+    assert later.full.equal(both.full)
+    assert (later.layers >= both.layers).all()
+    assert not later.layers.equal(both.layers)
+
+
+def test_layers_that_exceed_the_cache_are_computed_and_not_stored(
+    tiny_model: LeapEncoder, sentences: list[str], tmp_path: Path
+) -> None:
+    # 60 texts, 6 vectors of 16 floats each.
+    size = 60 * 6 * 16 * 4
+    for limit, stored in ((size - 1, False), (size, True)):
+        cache = VectorCache(tmp_path / str(limit), limit)
+        found = full_and_exited(tiny_model, sentences, RULE, 8, "texts", cache)
+        assert found.full.equal(full_and_exited(tiny_model, sentences, RULE, 8).full)
+        assert cache.folder.exists() is stored
 
 
 def test_another_model_has_another_name(make_folder: MakeFolder, sentences: list[str]) -> None:

@@ -13,7 +13,7 @@ from leap.core.errors import UserError
 from leap.core.settings.gate import Check
 from leap.evidence.evidence_file import Evidence, read_evidence
 from leap.gate.checks import CheckResult, judge, passes, run_checks
-from leap.gate.metrics import Measured, Rivals, data_behind, expand, measure, relative_drop, scope
+from leap.gate.metrics import Measured, Rivals, data_behind, expand, main_figures, measure, relative_drop, scope
 from leap.gate.verdict import lines, verdict_of
 
 SETTINGS = made_settings()
@@ -137,7 +137,8 @@ def test_counts_and_intervals_come_with_the_metric(project: Path) -> None:
     assert found("exit.similarity") == (500, (0.96, 0.97))
     assert found("sts.spearman_exit") == (250, (0.74, 0.83))
     assert found("sts.spearman_full") == (250, (0.75, 0.84))
-    assert found("retrieval.second.drop") == (500, None)
+    assert found("retrieval.second.drop") == (500, (0.01, 0.03))
+    assert found("retrieval.second.query_drop") == (500, (0.005, 0.015))
     assert found("latency.speed_up") == (40, (1.2, 1.3))
 
 
@@ -223,7 +224,7 @@ def test_a_star_leaves_out_what_has_a_check_of_its_own(project: Path) -> None:
     evidence = made(project, retrieval={"drop": 0.25})
     evidence.retrieval["docstrings"]["drop"] = 0.05
     results = run_checks(settings.gate, evidence, "software", rivals(project), this_hardware(on_card=False))
-    names = [result.name for result in results if result.metric.startswith("retrieval")]
+    names = [result.name for result in results if result.metric.endswith(".drop")]
     assert names == ["retrieval.docstrings", "known_failure"]
     assert passes(results)
 
@@ -251,6 +252,18 @@ def test_latency_of_another_machine_is_no_proof(project: Path) -> None:
     evidence.latency["environment"]["card"] = "NVIDIA H100"
     (none,) = [r for r in run_checks(SETTINGS.gate, evidence, "software", {}, []) if r.name == "speed_up"]
     assert "which has none" in none.reason
+
+
+def test_a_figure_of_the_diagnosis_outside_of_blocks_can_be_judged(project: Path) -> None:
+    evidence = made(project, diagnose={"similarity_to_start": 0.99, "similarity_to_start_ci95": [0.98, 0.995]})
+    measured = measure("diagnose.similarity_to_start", evidence, "software", {})
+    assert (measured.value, measured.interval, measured.n) == (0.99, (0.98, 0.995), 500)
+
+
+def test_the_row_of_a_checkpoint_has_twelve_figures_at_most(project: Path) -> None:
+    row = main_figures(made(project), SETTINGS, passed=True)
+    assert len(row) <= 12
+    assert (row["ndcg_full"], row["ndcg_query"], row["ndcg_exit"]) == (0.50, 0.495, 0.49)
 
 
 @pytest.mark.parametrize("reference", [0.0, -0.1, None])

@@ -2,14 +2,17 @@ import json
 from math import log2
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tiny_models import MakeFolder
 
 from leap.data.beir import Collection
 from leap.evaluate.retrieval import (
     Ranking,
+    _drop,
     own_places,
     query_columns,
     query_scores,
@@ -57,7 +60,7 @@ def test_a_query_without_results_counts_as_nought() -> None:
 
 
 def test_the_ranking_is_scored_as_it_stands_whatever_the_ids() -> None:
-    # A hundred ids against trec_eval's own tie order: the scorer must not sort them anew.
+    # A hundred ids against trec_eval's own tie order: the scorer must not sort them again.
     ranking = [f"d{number:03}" for number in range(100)]
     assert score({"q": ranking}, {"q": {"d000": 1}})["ndcg_at_1"] == 1.0
     assert score({"q": ranking[::-1]}, {"q": {"d099": 1}})["ndcg_at_1"] == 1.0
@@ -116,6 +119,111 @@ def test_exited_queries_search_exited_documents(tiny_model: LeapEncoder, sentenc
     # The same text finds itself only if both sides leave at the same layer.
     assert found["ndcg_at_1_exit"] == 1.0
     assert found["expected_layers_queries"] == found["expected_layers_documents"] == 2.0
+
+
+def backwards(sentences: list[str], queries: int = 40) -> Collection:
+    """Each query is a document read backwards: near it, and not the same."""
+    corpus = {f"d{number:02}": text for number, text in enumerate(sentences)}
+    asked = {f"q{number}": " ".join(sentences[number].split()[::-1]) for number in range(queries)}
+    return Collection(corpus, asked, {f"q{number}": {f"d{number:02}": 1} for number in range(queries)})
+
+
+def at_layer(model: LeapEncoder, texts: list[str], layer: int) -> torch.Tensor:
+    return torch.from_numpy(model.encode(texts, strategy="fixed", layer=layer))
+
+
+def ndcg_of(queries: torch.Tensor, documents: torch.Tensor, collection: Collection) -> float:
+    """The same by brute force: the place of the one right document."""
+    cosines = torch.nn.functional.cosine_similarity(queries[:, None].double(), documents[None].double(), dim=-1)
+    right = cosines.diagonal()
+    ranks = (cosines > right[:, None] + 1e-9).sum(1) + 1
+    return sum(1 / log2(1 + rank) for rank in ranks.tolist() if rank <= 10) / len(collection.queries)
+
+
+@pytest.mark.parametrize("chunk", [7, 1000])
+def test_every_query_layer_in_every_index(
+    tiny_model: LeapEncoder, sentences: list[str], chunk: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("leap.evaluate.encode.CHUNK", chunk)
+    collection = backwards(sentences)
+    asked, texts = list(collection.queries.values()), list(collection.corpus.values())
+    found = figures(tiny_model, collection, ExitRule(0.885, 2, 2), 8, skip_own_id=False)
+    full = at_layer(tiny_model, texts, 5)
+    rows = found["by_query_layer"]
+    assert [row["layer"] for row in rows] == [1, 2, 3, 4, 5]
+    for row in rows:
+        queries = at_layer(tiny_model, asked, row["layer"])
+        assert row["own_index"] == pytest.approx(ndcg_of(queries, full, collection))
+        assert row["both_exit"] == pytest.approx(
+            ndcg_of(queries, at_layer(tiny_model, texts, row["layer"]), collection)
+        )
+        assert row["teacher_index"] is None
+    assert rows[-1]["own_index"] == rows[-1]["both_exit"] == found["ndcg_at_10_full"]
+    assert len({row["own_index"] for row in rows}) > 2
+    assert found["teacher_index"] is None
+
+
+def test_queries_exit_and_documents_stay_at_full_depth(tiny_model: LeapEncoder, sentences: list[str]) -> None:
+    collection, rule = backwards(sentences), ExitRule(0.885, 2, 2)
+    asked, texts = list(collection.queries.values()), list(collection.corpus.values())
+    found = figures(tiny_model, collection, rule, 8, skip_own_id=False)
+    exited = torch.from_numpy(tiny_model.encode(asked, threshold=0.885, min_layer=2, patience=2))
+    expected = ndcg_of(exited, at_layer(tiny_model, texts, 5), collection)
+    assert found["ndcg_at_10_query_exit"] == pytest.approx(expected)
+    assert found["query_drop"] == pytest.approx(1 - expected / found["ndcg_at_10_full"])
+    for name in ("query_drop", "drop"):
+        low, high = found[f"{name}_ci95"]
+        assert low < found[name] < high
+    assert found["ndcg_at_10_query_exit"] not in (found["ndcg_at_10_full"], found["ndcg_at_10_exit"])
+
+
+def test_the_interval_of_a_drop_is_paired() -> None:
+    full = np.random.default_rng(1).uniform(0.1, 1.0, 200)
+    # Every query loses a tenth: however queries are drawn, a tenth is lost.
+    lost = _drop("drop", 0.9 * full, full, 100, 1)
+    assert lost["drop"] == pytest.approx(0.1)
+    assert lost["drop_ci95"] == pytest.approx([0.1, 0.1])
+    assert _drop("drop", full, np.zeros(200), 100, 1) == {"drop": None, "drop_ci95": None}
+
+
+def test_the_teachers_index_is_searched_where_the_spaces_agree(
+    make_folder: MakeFolder, sentences: list[str]
+) -> None:
+    collection, rule = backwards(sentences), ExitRule(0.885, 2, 2)
+    model, stranger, wide = (
+        LeapEncoder(make_folder(**shape), "cpu") for shape in ({}, {"seed": 9}, {"width": 24, "seed": 3})
+    )
+
+    def found(teacher: LeapEncoder) -> dict[str, Any]:
+        return retrieval_figures(retrieve(model, collection, rule, 8, False, None, teacher), [8], 100, 1)
+
+    own = found(model)
+    assert own["teacher_index"]["similarity"] == pytest.approx(1.0)
+    for mode in ("full", "query_exit"):
+        assert own["teacher_index"][f"ndcg_at_10_{mode}"] == own[f"ndcg_at_10_{mode}"]
+    assert own["teacher_index"]["ndcg_at_10_teacher"] == own["ndcg_at_10_full"]
+    assert [row["teacher_index"] for row in own["by_query_layer"]] == [
+        row["own_index"] for row in own["by_query_layer"]
+    ]
+    other = found(stranger)
+    assert abs(other["teacher_index"]["similarity"]) < 0.5
+    of_another_width = found(wide)
+    assert of_another_width["teacher_index"]["similarity"] is None
+    for shown in (other, of_another_width):
+        assert shown["teacher_index"]["ndcg_at_10_full"] is None
+        assert shown["teacher_index"]["ndcg_at_10_teacher"] > 0
+        assert {row["teacher_index"] for row in shown["by_query_layer"]} == {None}
+        json.dumps(shown, allow_nan=False)
+
+
+def test_a_query_never_finds_itself_in_any_index(tiny_model: LeapEncoder, sentences: list[str]) -> None:
+    corpus = {f"t{number}": text for number, text in enumerate(sentences)}
+    queries = {f"t{number}": sentences[number] for number in range(10)}
+    collection = Collection(corpus, queries, {key: {key: 1} for key in queries})
+    found = retrieve(tiny_model, collection, ExitRule(0.885, 2, 2), 8, True, None, tiny_model)
+    shown = retrieval_figures(found, [8], 100, 1)
+    for row in shown["by_query_layer"]:
+        assert (row["own_index"], row["teacher_index"], row["both_exit"]) == (0.0, 0.0, 0.0)
 
 
 def test_drop_is_relative_to_full_depth(tiny_model: LeapEncoder, sentences: list[str]) -> None:

@@ -4,7 +4,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from leap.exits.search import nearest
+from leap.exits.search import Search, nearest
 
 
 def brute_force(queries: torch.Tensor, documents: torch.Tensor, k: int) -> list[list[int]]:
@@ -68,3 +68,14 @@ def test_best_first_and_near_misses_kept_apart() -> None:
     angles = np.array([0.002, 0.0021, 0.001])
     documents = torch.tensor(np.stack([np.cos(angles), np.sin(angles)], axis=1))
     assert nearest(torch.tensor([[1.0, 0.0]], dtype=torch.float64), documents, 3).tolist() == [[2, 0, 1]]
+
+
+def test_documents_that_come_a_block_at_a_time_in_any_order() -> None:
+    generator = torch.Generator().manual_seed(2)
+    # Few directions, so that ties are everywhere.
+    queries, documents = (torch.randint(-1, 2, (rows, 3), generator=generator).float() for rows in (6, 40))
+    own = torch.tensor([3, -1, 39, 0, -1, 7])
+    search = Search(queries, 5, own, query_block=4)
+    for places in torch.randperm(40, generator=generator).split(11):
+        search.add(documents[places], places)
+    assert search.found().equal(nearest(queries, documents, 5, own))

@@ -1,11 +1,11 @@
-"""Vectors for judging: all layers of a few thousand sentences, or two vectors a text of a large corpus.
+"""Vectors for judging: all layers of a few thousand sentences, or some vectors a text of a large corpus.
 
-Both come from one full pass. The exits are taken afterwards by `leap.exits.rules`, which the tests hold equal
-to the exit runtime, so full depth and early exit differ by nothing but the exit. With a cache no text is
-encoded twice by the same model, whichever stage asks.
+All come from full passes. The exits are taken afterwards by `leap.exits.rules`, which the tests hold equal to the
+exit runtime, so full depth and early exit differ by nothing but the exit. With a cache no text is encoded twice by
+the same model, whichever stage asks and whatever its exit rule.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -18,8 +18,11 @@ from leap.evaluate.vector_cache import VectorCache
 from leap.exits import ExitRule, LeapEncoder
 from leap.exits.rules import at_layers, converged
 
-# Texts tokenised at a time: token ids as Python integers are the largest thing that a corpus would leave.
-CHUNK = 20_000
+# Texts whose layers are held at a time.
+CHUNK = 4096
+
+# Is given some texts' places and their layers, [L + 1, N, D] float32.
+Layers = Callable[[Tensor, Tensor], None]
 
 
 @dataclass(frozen=True)
@@ -38,15 +41,20 @@ class Encoded:
 
 
 def layer_vectors(
-    model: LeapEncoder, sentences: Sequence[str], batch_size: int, cache: VectorCache | None = None
+    model: LeapEncoder,
+    sentences: Sequence[str],
+    batch_size: int,
+    cache: VectorCache | None = None,
+    progress: Callable[[int], object] | None = None,
 ) -> Tensor:
-    """Every layer's pooled vector of every sentence.
+    """Compute every layer's pooled vector of every sentence.
 
     Args:
         model: the encoder.
         sentences: in any order.
         batch_size: rows computed together.
-        cache: where vectors are kept; none encodes anew.
+        cache: where vectors are stored; None encodes again.
+        progress: is told how many more sentences are done.
 
     Returns:
         [L + 1, N, D] float32 on the CPU, not normalised; index 0 is the embedding layer.
@@ -59,12 +67,43 @@ def layer_vectors(
         vectors = torch.empty(model.depth + 1, len(sentences), model.encoder.config.width)
         for rows, pooled in model.pooled_layers(sentences, batch_size):
             vectors[:, rows] = pooled
+            if progress is not None:
+                progress(len(rows))
         _check_finite(vectors, model)
         return {"pooled": vectors}
 
     if cache is None:
         return compute()["pooled"]
     return cache.vectors(model, sentences, f"all layers, batches of {batch_size}", compute)["pooled"]
+
+
+def full_vectors(
+    model: LeapEncoder,
+    texts: Sequence[str],
+    batch_size: int,
+    what: str = "texts",
+    cache: VectorCache | None = None,
+) -> Tensor:
+    """Compute the vectors at full depth alone; equal texts are encoded once. Arguments as `full_and_exited`.
+
+    Returns:
+        [N, D] float32 on the CPU, length 1.
+    """
+    unique, back = _unique(texts)
+
+    def compute() -> dict[str, Tensor]:
+        vectors = torch.empty(len(unique), model.encoder.config.width)
+        with bar(total=len(unique), desc=what, unit="text") as progress:
+            for start in range(0, len(unique), CHUNK):
+                for rows, pooled in model.pooled_layers(unique[start : start + CHUNK], batch_size):
+                    vectors[torch.tensor(rows) + start] = F.normalize(pooled[-1], dim=-1)
+                    progress.update(len(rows))
+        _check_finite(vectors, model)
+        return {"full": vectors}
+
+    if cache is None:
+        return compute()["full"][back]
+    return cache.vectors(model, unique, f"full depth, batches of {batch_size}", compute)["full"][back]
 
 
 def full_and_exited(
@@ -74,8 +113,9 @@ def full_and_exited(
     batch_size: int,
     what: str = "texts",
     cache: VectorCache | None = None,
+    layers: Layers | None = None,
 ) -> Encoded:
-    """Full-depth and exited vectors of any number of texts, keeping two vectors a text.
+    """Compute full-depth and exited vectors of any number of texts, holding two vectors a text.
 
     Equal texts are encoded once: a vector's last bits may differ from batch to batch, and equal documents
     must tie.
@@ -86,51 +126,47 @@ def full_and_exited(
         rule: the deployable exit rule.
         batch_size: rows computed together.
         what: names the texts in the progress bar.
-        cache: where vectors are kept; none encodes anew.
+        cache: where vectors of all layers are stored, unless they exceed it; None encodes again.
+        layers: is given every text's layers, some texts at a time: what needs them all at once would hold
+            (L + 1) vectors a text.
 
     Raises:
         UserError: the model gives vectors that are not finite.
     """
+    unique, back = _unique(texts)
+    width = model.encoder.config.width
+    full, exited = torch.empty(len(unique), width), torch.empty(len(unique), width)
+    exits = torch.empty(len(unique), dtype=torch.int64)
+    if cache is not None and len(unique) * (model.depth + 1) * full.element_size() * width > cache.limit:
+        cache = None
+    with bar(total=len(unique), desc=what, unit="text") as progress:
+        for start in range(0, len(unique), CHUNK):
+            chunk = unique[start : start + CHUNK]
+            pooled = layer_vectors(model, chunk, batch_size, cache, progress.update)
+            rows = slice(start, start + len(chunk))
+            exits[rows] = converged(pooled, rule)
+            full[rows] = F.normalize(pooled[-1], dim=-1)
+            exited[rows] = F.normalize(at_layers(pooled, exits[rows]), dim=-1)
+            if layers is not None:
+                places = ((back >= start) & (back < start + len(chunk))).nonzero().flatten()
+                layers(places, pooled[:, back[places] - start])
+    return Encoded(full[back], exited[back], exits[back], token_counts(model, unique)[back])
+
+
+def _unique(texts: Sequence[str]) -> tuple[list[str], Tensor]:
+    """The different texts, and each text's place among them, [N] int64."""
     place = {text: number for number, text in enumerate(dict.fromkeys(texts))}
-    unique = list(place)
-
-    def compute() -> dict[str, Tensor]:
-        return _two_vectors(model, unique, rule, batch_size, what)
-
-    key = f"full and exited by {rule}, batches of {batch_size}"
-    found = compute() if cache is None else cache.vectors(model, unique, key, compute)
-    back = torch.tensor([place[text] for text in texts], dtype=torch.int64)
-    return Encoded(**{name: tensor[back] for name, tensor in found.items()})
+    return list(place), torch.tensor([place[text] for text in texts], dtype=torch.int64)
 
 
 def token_counts(model: LeapEncoder, texts: Sequence[str]) -> Tensor:
-    """Each text's length in tokens as the model sees it: special tokens included, cut at its longest input.
+    """Count each text's tokens as the model sees it: special tokens included, cut at its longest input.
 
     Returns:
         [N] int64.
     """
-    return torch.tensor([len(ids) for ids in model.tokenizer(texts)], dtype=torch.int64)
-
-
-def _two_vectors(
-    model: LeapEncoder, unique: Sequence[str], rule: ExitRule, batch_size: int, what: str
-) -> dict[str, Tensor]:
-    full = torch.empty(len(unique), model.encoder.config.width)
-    exited = torch.empty_like(full)
-    layers, tokens = (torch.empty(len(unique), dtype=torch.int64) for _ in range(2))
-    with bar(total=len(unique), desc=what, unit="text") as progress:
-        for start in range(0, len(unique), CHUNK):
-            chunk = unique[start : start + CHUNK]
-            tokens[start : start + CHUNK] = token_counts(model, chunk)
-            for rows, pooled in model.pooled_layers(chunk, batch_size):
-                index = torch.tensor(rows) + start
-                layers[index] = converged(pooled, rule)
-                full[index] = F.normalize(pooled[-1], dim=-1)
-                exited[index] = F.normalize(at_layers(pooled, layers[index]), dim=-1)
-                progress.update(len(rows))
-    _check_finite(full, model)
-    _check_finite(exited, model)
-    return {"full": full, "exited": exited, "layers": layers, "tokens": tokens}
+    chunks = (model.tokenizer(texts[start : start + CHUNK]) for start in range(0, len(texts), CHUNK))
+    return torch.tensor([len(ids) for chunk in chunks for ids in chunk], dtype=torch.int64)
 
 
 def _check_finite(vectors: Tensor, model: LeapEncoder) -> None:

@@ -14,7 +14,7 @@ from leap.core.errors import UserError
 from leap.core.settings.evaluation import EvaluationSettings
 from leap.data.pairs import Pairs
 from leap.evaluate.diagnosis import diagnose
-from leap.evaluate.encode import full_and_exited, layer_vectors, token_counts
+from leap.evaluate.encode import full_vectors, layer_vectors, token_counts
 from leap.evaluate.judge import Judge, ScoredPairs
 from leap.evaluate.likeness import likeness
 from leap.evaluate.strategies import Strategy, own_strategies, strategies
@@ -54,7 +54,7 @@ def measure_exits(
     pooled = layer_vectors(model, sentences, settings.batch_size, cache)
     tokens = token_counts(model, sentences)
     other = LeapEncoder(teacher, settings.device)
-    reference = full_and_exited(other, sentences, other.rule, settings.batch_size, "teacher", cache).full
+    reference = full_vectors(other, sentences, settings.batch_size, "teacher", cache)
     means, rows = sentence_scores(pooled, tokens, sentences, reference, model.rule, settings.nn_k)
     own = own_strategies(model, model.rule)
     return {

@@ -31,7 +31,7 @@ _ENCODING = tuple(f"evaluation.{key}" for key in ("batch_size", "device", "lengt
 MEASURED_BY = {
     "diagnose": ("evaluation", "teacher"),
     "sts": _ENCODING,
-    "retrieval": _ENCODING,
+    "retrieval": (*_ENCODING, "teacher"),
     "latency": ("latency", "evaluation.primary_set", "evaluation.seed"),
 }
 PACKAGE = Path(leap.__file__).parent

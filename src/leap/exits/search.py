@@ -23,7 +23,7 @@ def nearest(
     document_block: int = 8192,
     device: torch.device | None = None,
 ) -> Tensor:
-    """The k documents nearest to each query.
+    """Find the k documents nearest to each query.
 
     Args:
         queries: [Q, D], any length above 0; a zero vector has cosine 0 with everything.
@@ -38,27 +38,50 @@ def nearest(
     Returns:
         [Q, k] int64 indices of documents, best first; -1 where there is no further document.
     """
-    device = device or documents.device
-    found = torch.full((len(queries), k), -1, dtype=torch.int64)
-    for start in range(0, len(queries), query_block):
-        rows = slice(start, start + query_block)
-        left_out = None if own is None else own[rows].to(device)
-        block = queries[rows].to(device)
-        found[rows] = _nearest_of_block(block, documents, k, left_out, document_block).cpu()
-    return found
-
-
-def _nearest_of_block(
-    queries: Tensor, documents: Tensor, k: int, own: Tensor | None, document_block: int
-) -> Tensor:
-    queries = F.normalize(queries.double(), dim=-1)
-    best = torch.full((len(queries), k), _NEVER, dtype=torch.int64, device=queries.device)
+    search = Search(queries, k, own, query_block, device or documents.device)
     for start in range(0, len(documents), document_block):
-        block = F.normalize(documents[start : start + document_block].to(queries.device).double(), dim=-1)
-        places = torch.arange(start, start + len(block), device=queries.device)
-        keys = (queries @ block.T).mul_(_SCALE).round_().long().mul_(_PLACES).add_(_PLACES - 1 - places)
-        if own is not None:
-            keys[own[:, None] == places] = _NEVER
-        best = torch.cat([best, keys], dim=1).topk(k, dim=1).values
-    indices = _PLACES - 1 - best.remainder(_PLACES)
-    return torch.where(best == _NEVER, -1, indices)
+        block = documents[start : start + document_block]
+        search.add(block, torch.arange(start, start + len(block)))
+    return search.found()
+
+
+class Search:
+    """A search over documents that come a block at a time and are not held: only the best k stay."""
+
+    def __init__(
+        self,
+        queries: Tensor,
+        k: int,
+        own: Tensor | None = None,
+        query_block: int = 256,
+        device: torch.device | None = None,
+    ) -> None:
+        """Take the queries; the arguments are `nearest`'s."""
+        self._k, self._block = k, query_block
+        self._device = device or queries.device
+        self._queries = F.normalize(queries.double(), dim=-1)
+        self._own = own
+        self._best = torch.full((len(queries), k), _NEVER, dtype=torch.int64)
+
+    def add(self, documents: Tensor, places: Tensor) -> None:
+        """Search some more documents.
+
+        Args:
+            documents: [N, D].
+            places: [N] int64 below 2**31, each document's place in the order of ties; none comes twice.
+        """
+        block = F.normalize(documents.to(self._device).double(), dim=-1)
+        places = places.to(self._device)
+        for start in range(0, len(self._queries), self._block):
+            rows = slice(start, start + self._block)
+            keys = (self._queries[rows].to(self._device) @ block.T).mul_(_SCALE).round_().long()
+            keys.mul_(_PLACES).add_(_PLACES - 1 - places)
+            if self._own is not None:
+                keys[self._own[rows].to(self._device)[:, None] == places] = _NEVER
+            both = torch.cat([self._best[rows].to(self._device), keys], dim=1)
+            self._best[rows] = both.topk(self._k, dim=1).values.cpu()
+
+    def found(self) -> Tensor:
+        """Return the places of each query's nearest documents, [Q, k] int64, best first; -1 where none is left."""
+        places = _PLACES - 1 - self._best.remainder(_PLACES)
+        return torch.where(self._best == _NEVER, -1, places)

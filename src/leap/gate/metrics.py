@@ -96,6 +96,8 @@ def measure(metric: str, evidence: Evidence, primary_set: str, rivals: Rivals) -
     if root == "layers":
         rows = [row for row in diagnose.get("layers") or [] if str(row.get("layer")) == rest[0]]
         block: Any = rows[0] if rows else {}
+    elif root == "diagnose":
+        block = diagnose
     else:
         block = diagnose.get(root)
     block = block if isinstance(block, dict) else {}
@@ -122,7 +124,7 @@ def main_figures(evidence: Evidence, settings: Settings, passed: bool) -> dict[s
 
     retrieval = {
         mode: [number(found.get(f"ndcg_at_10_{mode}")) for found in evidence.retrieval.values()]
-        for mode in ("full", "exit")
+        for mode in ("full", "query_exit", "exit")
     }
     # The mean of all collections or none: a mean of some would mislead.
     ndcg = {
@@ -137,6 +139,7 @@ def main_figures(evidence: Evidence, settings: Settings, passed: bool) -> dict[s
         "sts_full": of("sts.spearman_full"),
         "sts_exit": of("sts.spearman_exit"),
         "ndcg_full": ndcg["full"],
+        "ndcg_query": ndcg["query_exit"],
         "ndcg_exit": ndcg["exit"],
         "speed_up": of("latency.speed_up"),
         "passed": passed,
