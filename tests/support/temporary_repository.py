@@ -84,12 +84,17 @@ class Repository:
             }
         )
 
+    @classmethod
+    def at(cls, root: Path, profile: str, changes: Sequence[str]) -> "Repository":
+        """A repository that is there already."""
+        other = object.__new__(cls)
+        other.root, other._profile, other._changes = root, profile, tuple(changes)
+        return other
+
     def copy(self, root: Path) -> "Repository":
         """The same project in another place, whatever state it is in."""
-        other = object.__new__(Repository)
-        other.root, other._profile, other._changes = root, self._profile, self._changes
         shutil.copytree(self.root, root, symlinks=True)
-        return other
+        return self.at(root, self._profile, self._changes)
 
     def run(self, *command: str, expect: int = 0) -> str:
         """A command's output, stdout and stderr together."""
