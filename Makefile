@@ -29,7 +29,7 @@ export MLFLOW_DISABLE_TELEMETRY := true
 export DO_NOT_TRACK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-dev setup-lowest demo ui test test-lowest test-faults audit check fix bench gpu-run clean
+.PHONY: help setup setup-dev setup-lowest demo ui test test-lowest test-faults audit check fix bench docs gpu-run clean
 
 help: ## list the commands
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 18
@@ -96,10 +96,18 @@ bench: setup ## measure training and encoding on this machine, after make demo
 	python tools/benchmark_training.py
 	python tools/benchmark_encoding.py
 
+docs: .venv-docs/ready ## the documentation as pages, in site/
+	NO_MKDOCS_2_WARNING=1 .venv-docs/bin/mkdocs build --strict --quiet
+
+.venv-docs/ready: requirements-docs.lock
+	$(PYTHON) -m venv .venv-docs
+	$(call PIP,.venv-docs) --no-deps -r requirements-docs.lock
+	@touch $@
+
 gpu-run: ## run all stages but validate without DVC and MLflow (params.yaml: leap profile gpu; DEVICES=0,1)
 	python3 tools/run_stages.py --only settings,extract,cache_teacher
 	python3 tools/run_stages.py --only train,calibrate,diagnose,evaluate_sts,evaluate_retrieval --devices "$(DEVICES)"
 	python3 tools/run_stages.py --only benchmark_latency,gate,report
 
 clean: ## remove results and the environment, keep DVC's cache
-	rm -rf .venv .venv-lowest data students models evaluations verdicts metrics reports studies mlruns/artifacts mlruns/mlflow.db
+	rm -rf .venv .venv-lowest .venv-docs site data students models evaluations verdicts metrics reports studies mlruns/artifacts mlruns/mlflow.db
