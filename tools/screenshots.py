@@ -110,10 +110,10 @@ def browser() -> Iterator[Page]:
 def pictures(settings: Settings, address: str) -> dict[str, Callable[[Page], None]]:
     """What each picture shows: opens the page and waits until it is drawn."""
     client = MlflowClient(f"sqlite:///{DATABASE}")
-    experiment = client.get_experiment_by_name(settings.tracking.experiment)
+    experiment = client.get_experiment_by_name(settings.experiment)
     if experiment is None:
-        sys.exit(f"no experiment {settings.tracking.experiment}: run `dvc repro` or `leap track` first")
-    number, name = experiment.experiment_id, settings.gate.registered_model
+        sys.exit(f"no experiment {settings.experiment}: run `dvc repro` or `leap track` first")
+    number, name = experiment.experiment_id, settings.registered_model
     champion = client.get_model_version_by_alias(name, "champion").version
     # MLflow has no IN for tags.
     others = [variant for variant in settings.variants if variant not in (settings.gate.baseline, "leap")]

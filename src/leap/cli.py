@@ -58,11 +58,10 @@ def track(params: Params = Path("params.yaml")) -> None:
     from leap.core.project import Project
     from leap.core.settings import read_settings
     from leap.registry.promotion import synchronise
-    from leap.tracking import Tracking
+    from leap.registry.ui_links import ui_links
 
     settings = read_settings(params)
-    Tracking.open(settings, required=True)
-    synchronise(settings, Project())
+    typer.echo(ui_links(settings, synchronise(settings, Project(), required=True)["experiment"]), err=True)
 
 
 @app.command()
@@ -105,11 +104,11 @@ def promote(
     from leap.tracking import Tracking
 
     settings = read_settings(params)
-    Tracking.open(settings, required=True)
+    tracking = Tracking.open(settings, required=True)
     chosen = settings.seeds[0] if seed is None else seed
     _, verdict = judge_checkpoint(settings, variant, chosen)
     typer.echo("\n".join(lines(verdict)))
-    placed = register(settings, Project().checkpoint(variant, chosen))
+    placed = register(tracking, Project().checkpoint(variant, chosen), verdict)
     if placed is not None:
         typer.echo(f"version {placed.version} {', '.join(placed.aliases) or '-'}: {placed.decision}")
     if not verdict["passed"]:
@@ -117,13 +116,16 @@ def promote(
 
 
 @app.command()
-def rollback(params: Params = Path("params.yaml")) -> None:
+def rollback(
+    force: Annotated[bool, typer.Option("--force", help="Also to a version that the gate refuses now.")] = False,
+    params: Params = Path("params.yaml"),
+) -> None:
     """Make the previous champion champion again; the two change places."""
     from leap.core.settings import read_settings
     from leap.registry.versions import rollback as roll_back
     from leap.tracking import Tracking
 
-    placed = roll_back(Tracking.open(read_settings(params), required=True))
+    placed = roll_back(Tracking.open(read_settings(params), required=True), force)
     typer.echo(f"version {placed.version} {', '.join(placed.aliases)}: {placed.decision}")
 
 

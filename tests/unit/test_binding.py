@@ -73,14 +73,14 @@ def test_evidence_without_a_seal_is_refused() -> None:
 
 def test_evidence_of_another_model_is_refused() -> None:
     write_checkpoint(Path("models/leap-1"), b"trained anew")
-    assert "evaluations/leap-1/diagnose.json was measured on checkpoint" in refusal()
+    assert "evaluations/leap-1/diagnose.json was measured on model" in refusal()
 
 
 def test_without_the_models_the_files_must_agree() -> None:
     write_checkpoint(Path("models/leap-1"), b"trained anew")
     assert judge(models=None)["passed"]
-    rewrite(LATENCY, lambda content: content.update(checkpoint="0" * 64))
-    assert f"{LATENCY} was measured on checkpoint 000000000000" in refusal(models=None)
+    rewrite(LATENCY, lambda content: content.update(model="0" * 64))
+    assert f"{LATENCY} was measured on model 000000000000" in refusal(models=None)
 
 
 def test_evidence_of_another_variant_is_refused() -> None:
@@ -109,7 +109,7 @@ def test_data_that_changed_are_refused_and_data_that_are_away_are_not() -> None:
 
 
 def test_code_that_changed_is_refused_by_its_name() -> None:
-    name = "evaluation/evidence.py"
+    name = "models/packed_encoder.py"
     assert loaded_code()[name] == sha256_of(PACKAGE / name)
     rewrite(LATENCY, lambda content: content["code"].update({name: "0" * 64}))
     assert f"{LATENCY} was measured by other code: leap/{name} changed since" in refusal()
@@ -178,6 +178,18 @@ def test_a_folder_of_many_is_judged_whole_and_rivals_are_pointed_out(project: Pa
     assert [verdict["role"] for verdict in verdicts] == ["baseline", "fixed_depth", None]
     (one,) = judge_folder(SETTINGS, Path("evaluations/leap-1"))
     assert one["checks"] == judge()["checks"]
+
+
+def test_the_command_on_a_folder_of_many_ends_with_1_where_a_model_that_counts_is_refused(project: Path) -> None:
+    with Path("params.yaml").open("w") as file:
+        YAML().dump(SETTINGS.model_dump(mode="json"), file)
+    rewrite(Path("evaluations/baseline-1/latency.json"), lambda content: content.update(speed_up=0.9))
+    judged = ["gate", "--evidence", "evaluations"]
+    assert CliRunner().invoke(app, judged).exit_code == 0  # as others are compared with it, it may be refused
+    write_evidence(project, SETTINGS, "leap_plus", latency={"speed_up": 0.9, "speed_up_ci95": [0.85, 0.95]})
+    refused = CliRunner().invoke(app, judged)
+    assert "leap_plus-1 is refused by speed_up" in refused.output
+    assert refused.exit_code == 1
 
 
 def test_evidence_in_a_folder_of_another_name(project: Path) -> None:

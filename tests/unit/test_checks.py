@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from made_evidence import made_settings, write_evidence
+from made_evidence import diagnose, made_settings, write_evidence
 
 from leap.core.environment import hardware, this_hardware
 from leap.core.errors import UserError
@@ -161,7 +161,7 @@ def test_a_star_is_every_collection_each_judged(project: Path) -> None:
 
 
 def test_a_star_for_nothing_fails() -> None:
-    empty = Evidence("leap", 1, "c", {}, {}, {}, None)
+    empty = Evidence("leap", 1, "c", "m", {}, {}, {}, None)
     measured = measure(expand("retrieval.*.drop", empty)[0], empty, "software", {})
     assert not judge("retrieval", Check(metric="retrieval.*.drop", at_most=0.1), measured, "").passed
 
@@ -315,11 +315,22 @@ def test_a_warning_does_not_refuse(project: Path) -> None:
     assert any(line.startswith("! adaptive_gain") for line in shown)
 
 
+@pytest.mark.parametrize("interval", [[0.97, 0.98], [0.9, 0.95]])
+def test_a_mean_outside_its_own_interval_is_refused(project: Path, interval: list[float]) -> None:
+    evidence = made(project, diagnose={"exit": {**diagnose()["exit"], "similarity_ci95": interval}})
+    results = run_checks(SETTINGS.gate, evidence, "software", rivals(project), this_hardware(on_card=False))
+    (result,) = (result for result in results if result.name == "similarity")
+    assert not result.passed
+    low, high = interval
+    assert result.reason == f"exit.similarity 0.965: it lies outside its own 95 % interval, {low} to {high}"
+
+
 def test_the_verdict_is_the_contracts_and_repeats_itself(project: Path) -> None:
     evidence, others = made(project, latency={"speed_up": 1.1, "speed_up_ci95": [0.9, 1.3]}), rivals(project)
     verdict = verdict_of(SETTINGS, evidence, others)
     assert list(verdict) == [
-        "variant", "seed", "checkpoint", "role", "passed", "primary_metric", "checks", "hardware", "bound_to",
+        "variant", "seed", "checkpoint", "model", "role", "passed", "primary_metric", "checks", "hardware",
+        "bound_to",
     ]  # fmt: skip
     assert verdict["passed"] is False
     assert verdict["primary_metric"] == {"metric": "sts.spearman_exit", "value": 0.79}

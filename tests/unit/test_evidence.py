@@ -7,7 +7,7 @@ from made_evidence import made_settings, write_checkpoint, write_evidence
 
 from leap.core.errors import UserError
 from leap.core.files import write_sealed
-from leap.evidence.evidence_file import data_hashes, head, read_evidence
+from leap.evidence.evidence_file import data_hashes, head, model_hash, read_evidence
 
 
 @pytest.fixture
@@ -22,7 +22,7 @@ def test_the_head_names_checkpoint_rule_and_data(project: Path) -> None:
     Path("pairs.csv").write_text("x")
     opening = head("sts", settings, "leap", 1, Path("models/leap-1"), [Path("pairs.csv")], "cpu")
     assert list(opening) == [
-        "kind", "variant", "seed", "checkpoint", "exit_rule", "settings", "data", "code", "environment"
+        "kind", "variant", "seed", "checkpoint", "model", "exit_rule", "settings", "data", "code", "environment"
     ]  # fmt: skip
     assert opening["checkpoint"] == hashlib.sha256(b"weights").hexdigest()
     assert opening["exit_rule"] == {"threshold": 0.95, "min_layer": 6, "patience": 1}
@@ -83,17 +83,31 @@ def test_evidence_of_another_checkpoint_is_refused_with_its_file(project: Path) 
     write_evidence(project, settings, "leap")
     write_checkpoint(Path("models/leap-1"), b"trained again")
     for complete in (True, False):
-        with pytest.raises(UserError, match=r"leap-1/diagnose.json was measured on checkpoint"):
+        with pytest.raises(UserError, match=r"leap-1/diagnose.json was measured on model"):
             read_evidence("leap", 1, settings, complete=complete)
+
+
+@pytest.mark.parametrize("file", ["leap.json", "tokenizer.json", "heads.safetensors", "prompts/query.txt"])
+def test_evidence_is_of_all_that_makes_the_vectors(project: Path, file: str) -> None:
+    settings = made_settings()
+    write_evidence(project, settings, "leap")
+    path = Path("models/leap-1") / file
+    path.parent.mkdir(exist_ok=True)
+    path.write_text("another")
+    with pytest.raises(UserError, match=r"leap-1/diagnose.json was measured on model"):
+        read_evidence("leap", 1, settings)
+    path.unlink()
+    Path("models/leap-1/README.md").write_text("a card changes no vector")
+    assert read_evidence("leap", 1, settings).model == model_hash(Path("models/leap-1"))
 
 
 def test_files_that_disagree_with_each_other_are_refused_even_without_the_model(project: Path) -> None:
     settings = made_settings()
     write_evidence(project, settings, "leap")
     path = Path("evaluations/leap-1/latency.json")
-    write_sealed(path, {**json.loads(path.read_text()), "checkpoint": "0" * 64})
+    write_sealed(path, {**json.loads(path.read_text()), "model": "0" * 64})
     Path("models/leap-1/model.safetensors").unlink()
-    with pytest.raises(UserError, match=r"latency.json was measured on checkpoint 000000000000"):
+    with pytest.raises(UserError, match=r"latency.json was measured on model 000000000000"):
         read_evidence("leap", 1, settings, complete=False)
 
 
@@ -106,4 +120,4 @@ def test_evidence_with_another_exit_rule_is_refused(project: Path) -> None:
 
 def test_nothing_there_yet_is_an_empty_evidence(project: Path) -> None:
     evidence = read_evidence("leap", 1, made_settings(), complete=False)
-    assert (evidence.checkpoint, evidence.diagnose, evidence.sts, evidence.latency) == (None, None, {}, None)
+    assert (evidence.model, evidence.diagnose, evidence.sts, evidence.latency) == (None, None, {}, None)

@@ -1,6 +1,5 @@
 """Where tracking is off the gate judges and writes its verdict; what needs the registry says so."""
 
-import json
 from pathlib import Path
 
 import pytest
@@ -10,9 +9,11 @@ from typer.testing import CliRunner
 
 from leap.cli import app
 from leap.core.errors import UserError
+from leap.core.files import write_sealed
+from leap.core.project import Project
 from leap.core.settings import Settings
 from leap.gate.judgement import judge_checkpoint
-from leap.registry.promotion import register
+from leap.registry.promotion import synchronise
 
 
 @pytest.fixture
@@ -24,12 +25,10 @@ def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
     return made
 
 
-def test_a_verdict_is_written_and_nothing_registered(settings: Settings, caplog: pytest.LogCaptureFixture) -> None:
-    verdict = register(settings, *judge_checkpoint(settings, "leap", 1))
-    assert verdict["passed"]
-    assert verdict["registry"] is None
-    assert "not registered: tracking.enabled is false" in caplog.text
-    assert json.loads(Path("verdicts/leap-1.json").read_text())["passed"]
+def test_nothing_is_registered(settings: Settings, caplog: pytest.LogCaptureFixture) -> None:
+    write_sealed(Path("verdicts/leap-1.json"), judge_checkpoint(settings, "leap", 1)[1])
+    assert synchronise(settings, Project()) == {}
+    assert "nothing is logged or registered: tracking.enabled is false" in caplog.text
     assert not Path("mlruns").exists()
 
 

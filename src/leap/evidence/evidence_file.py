@@ -45,8 +45,9 @@ class Evidence:
 
     variant: str
     seed: int
-    # sha256 of model.safetensors; null where neither model nor evidence is there yet
+    # sha256 of model.safetensors, and of all that makes the vectors; null where nothing is there yet
     checkpoint: str | None
+    model: str | None
     diagnose: dict[str, Any] | None
     sts: dict[str, dict[str, Any]]
     retrieval: dict[str, dict[str, Any]]
@@ -223,25 +224,27 @@ def read_evidence(
         latency: false leaves out a latency that is missing.
 
     Raises:
-        UserError: a file is missing (if complete), or was measured on another checkpoint, on another
-            checkpoint than the other files, or with other exit settings, or was edited since.
+        UserError: a file is missing (if complete), or was measured on another model, on another model than the
+            other files, or with other exit settings, or was edited since.
     """
     rule = exit_rule(settings, variant)  # first, for it knows whether there is such a variant
-    checkpoint = None
+    checkpoint = model = None
     if models is not None:
         folder = models / f"{variant}-{seed}"
-        checkpoint = checkpoint_hash(folder) if complete or (folder / WEIGHTS).is_file() else None
+        if complete or (folder / WEIGHTS).is_file():
+            checkpoint, model = checkpoint_hash(folder), model_hash(folder)
     files = evidence_files(variant, seed, settings, root)
     wanted = {name for name in files if complete and (latency or name != "latency")}
     found = {name: read_evidence_file(path) for name, path in files.items() if name in wanted or path.is_file()}
     refuse_changed({files[name]: content for name, content in found.items()})
     for name, content in found.items():
-        checkpoint = checkpoint or content.get("checkpoint")
-        _belongs(files[name], content, checkpoint, rule)
+        checkpoint, model = checkpoint or content.get("checkpoint"), model or content.get("model")
+        _belongs(files[name], content, model, rule)
     return Evidence(
         variant=variant,
         seed=seed,
         checkpoint=checkpoint,
+        model=model,
         diagnose=found.get("diagnose"),
         sts=_below("sts/", found),
         retrieval=_below("retrieval/", found),
@@ -274,12 +277,12 @@ def refuse_changed(contents: Mapping[Path, dict[str, Any]]) -> None:
         )
 
 
-def _belongs(path: Path, content: dict[str, Any], checkpoint: str | None, rule: dict[str, Any]) -> None:
-    measured = str(content.get("checkpoint"))
-    if measured != checkpoint:
+def _belongs(path: Path, content: dict[str, Any], model: str | None, rule: dict[str, Any]) -> None:
+    measured = str(content.get("model"))
+    if measured != model:
         raise UserError(
-            f"{path} was measured on checkpoint {measured[:12]}, not on {str(checkpoint)[:12]}, "
-            "the one there is now: `dvc repro` measures again"
+            f"{path} was measured on model {measured[:12]}, not on {str(model)[:12]}, the one there is now "
+            "(weights, exit rule, heads, tokenizer ...): `dvc repro` measures again"
         )
     if content.get("exit_rule") != rule:
         raise UserError(

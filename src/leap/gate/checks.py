@@ -98,6 +98,11 @@ def judge(name: str, check: Check, measured: Measured, where: str, explanation: 
     fault = measured.fault
     if check.by_interval and measured.interval is None and measured.value is not None:
         fault = fault or "its 95 % interval, by which it is judged, is missing in the evidence"
+    if measured.interval is not None and measured.value is not None:
+        low, high = measured.interval
+        slack = 1e-6 * max(1.0, abs(measured.value))
+        if measured.value < low - slack or measured.value > high + slack:
+            fault = fault or f"it lies outside its own 95 % interval, {low:.4g} to {high:.4g}"
     if check.by_interval and measured.interval is not None and measured.value is not None:
         # The bound that is worse for the model: the low one where more is better, else the high one.
         end = 0 if key in ("above", "at_least") else 1

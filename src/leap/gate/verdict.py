@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from leap.core.columns import columns
 from leap.core.environment import hardware, this_hardware
 from leap.core.settings import Settings
 from leap.evidence.evidence_file import Evidence
@@ -23,6 +24,7 @@ def verdict_of(settings: Settings, evidence: Evidence, rivals: Rivals) -> dict[s
         "variant": evidence.variant,
         "seed": evidence.seed,
         "checkpoint": evidence.checkpoint,
+        "model": evidence.model,
         "role": role(settings, evidence.variant),
         "passed": passes(results),
         "primary_metric": {
@@ -67,10 +69,7 @@ def table(verdict: dict[str, Any]) -> str:
         )
         for check in verdict["checks"]
     ]
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    return "\n".join(
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
-    )
+    return columns(rows)
 
 
 def lines(verdict: dict[str, Any]) -> list[str]:

@@ -27,7 +27,7 @@ def model_card(settings: Settings, evidence: Evidence, verdict: dict[str, Any]) 
         evidence: what was measured on it.
         verdict: the gate's; its reasons are in the card.
     """
-    name = f"{settings.gate.registered_model}-{evidence.variant}-{evidence.seed}"
+    name = f"{settings.registered_model}-{evidence.variant}-{evidence.seed}"
     sections = [
         _opening(name, settings, evidence),
         "## Use\n\n" + USAGE.format(name=name),

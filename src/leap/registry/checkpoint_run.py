@@ -1,171 +1,174 @@
-"""One MLflow run a checkpoint, brought up to date from the project's files."""
+"""One MLflow run and one logged model for every model that was measured, brought up to date from the files."""
 
 from __future__ import annotations
 
-import logging
-import time
+import tempfile
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 from leap.core.colours import COLOURS
-from leap.core.environment import environment
 from leap.core.files import read_json, sha256_of
+from leap.core.project import Checkpoint, Project
 from leap.core.settings import Settings
-from leap.evidence.evidence_file import checkpoint_hash, data_hashes, evidence_files
-from leap.registry.run_content import evidence_numbers
-from leap.tracking.entities import METRICS_A_CALL, Number, flat, history_numbers, metric, params_of
-from leap.tracking.store import Tracking, failures, first_line, one_at_a_time
-from leap.tracking.training_run import identity
-
-if TYPE_CHECKING:
-    from mlflow.entities import Run
-
-logger = logging.getLogger(__name__)
-
-MODELS = Path("models")
-EVALUATIONS = Path("evaluations")
-VERDICTS = Path("verdicts")
-SENTENCES = Path("data/sentences.parquet")
+from leap.evidence.evidence_file import checkpoint_hash, data_hashes, evidence_files, model_hash, read_evidence
+from leap.gate.metrics import main_figures
+from leap.registry.package_model import write_model_folder
+from leap.registry.run_content import HEADLINE, evidence_numbers
+from leap.registry.run_writer import RunWriter
+from leap.registry.runtime_code import code_hash
+from leap.tracking.entities import flat, history_numbers, params_of
+from leap.tracking.store import Tracking
 
 
-def log_checkpoint(settings: Settings, variant: str, seed: int) -> bool:
-    """Brings the run of a checkpoint up to date: settings, history, evidence, verdict, the model folder.
+@dataclass(frozen=True)
+class Logged:
+    """What MLflow has of a model.
 
-    Logs what MLflow does not have yet, by the hash of each file, and nothing twice. Works from the files
-    alone, so a checkpoint restored from DVC's cache gets its run too. A store that cannot be reached costs
-    a warning.
+    Attributes:
+        identity: the tags that find its run, its logged model and its version.
+        run: the id of its run.
+        model: the id of its logged model.
+    """
 
-    Returns:
-        Whether MLflow now has everything.
+    identity: dict[str, str]
+    run: str
+    model: str
+
+
+def identity_of(checkpoint: Checkpoint) -> dict[str, str]:
+    """Return what identifies a model in MLflow: its name, all that makes its vectors, and the code that serves it.
 
     Raises:
-        UserError: the checkpoint is missing.
+        UserError: the model is missing.
     """
-    checkpoint = checkpoint_hash(MODELS / f"{variant}-{seed}")
-    tracking = Tracking.open(settings)
-    if tracking.client is None:
-        return False
-    try:
-        with one_at_a_time("runs"):
-            _Sync(tracking, variant, seed, checkpoint).everything()
-    except failures() as error:
-        logger.warning("tracking: %s; the next stage or `leap track` logs what is missing", first_line(error))
-        return False
-    return True
+    checkpoint_hash(checkpoint.model)
+    return {
+        "leap.variant": checkpoint.variant,
+        "leap.seed": str(checkpoint.seed),
+        "leap.model": model_hash(checkpoint.model),
+        "leap.code": code_hash(),
+    }
 
 
-class _Sync:
-    """The run of one checkpoint; its `leap.logged.*` tags hold the hashes of the files it has."""
+def log_checkpoint(tracking: Tracking, checkpoint: Checkpoint, card: str | None = None) -> Logged:
+    """Bring the run and the logged model of a checkpoint up to date: settings, history, evidence, verdict.
 
-    def __init__(self, tracking: Tracking, variant: str, seed: int, checkpoint: str) -> None:
-        assert tracking.client is not None
-        self._client = tracking.client
-        self._tracking = tracking
-        self._settings = tracking.settings
-        self._variant, self._seed, self._checkpoint = variant, seed, checkpoint
-        self._folder = f"{variant}-{seed}"
-        self._identity = identity(variant, seed, checkpoint)
-        run = self._found() or self._created()
-        self._run: str = run.info.run_id
-        self._tags = dict(run.data.tags)
-        if run.info.status != "FINISHED":
-            # The trainer could name its checkpoint but not end its run.
-            self._client.set_terminated(self._run, "FINISHED")
+    Logs what MLflow does not have yet, by the checksum of each file, and nothing twice. Works from the files
+    alone, so a checkpoint restored from DVC's cache gets its run too. Evidence that was measured again opens a new
+    run, since a metric of MLflow cannot be replaced.
 
-    def everything(self) -> None:
-        """Logs what is new."""
-        self._log_settings()
-        history = EVALUATIONS / self._folder / "training" / "history.jsonl"
-        if history.is_file() and self._is_new("history", sha256_of(history)):
-            self._log_numbers(self._missing(history_numbers(history)))
-            self._done("history", sha256_of(history))
-        for name, path in evidence_files(self._variant, self._seed, self._settings, EVALUATIONS).items():
-            self._log_file(name, path, f"evidence/{name}")
-        self._log_file("verdict", VERDICTS / f"{self._folder}.json", "verdict/")
-        if self._is_new("checkpoint", self._checkpoint):
-            self._client.log_artifacts(self._run, str(MODELS / self._folder), "checkpoint")
-            self._done("checkpoint", self._checkpoint)
+    Args:
+        tracking: an opened store.
+        checkpoint: its model must be there.
+        card: the README.md of the logged model, where it is uploaded now.
 
-    def _found(self) -> Run | None:
-        found = self._tracking.find(self._identity)
-        return found[0] if found else None
+    Raises:
+        UserError: the model is missing.
+        StoreError: MLflow failed; the next call goes on from there.
+    """
+    identity = identity_of(checkpoint)
+    settings = tracking.settings
+    names = evidence_files(checkpoint.variant, checkpoint.seed, settings, checkpoint.root / "evaluations")
+    evidence = {name: path for name, path in names.items() if _is_of(path, identity["leap.model"])}
+    run = _run(tracking, checkpoint, identity, {name: sha256_of(path) for name, path in evidence.items()})
+    model = _logged_model(tracking, checkpoint, identity, run, card)
+    if not run.has("settings", "yes"):
+        _log_settings(run, settings, checkpoint)
+    history = checkpoint.training / "history.jsonl"
+    if history.is_file() and not run.has("history", sha256_of(history)):
+        run.log_missing(history_numbers(history))
+        run.done("history", sha256_of(history))
+    for name, path in evidence.items():
+        if not run.has(name, sha256_of(path)):
+            content = read_json(path, "dvc repro")
+            run.log_inputs("evaluation", {_data_set(name, content): content.get("data", {})})
+            run.log_file(path, f"evidence/{name}".rpartition("/")[0])
+            run.log_numbers(evidence_numbers(name, content), model)
+            run.done(name, sha256_of(path))
+    if _is_of(checkpoint.verdict, identity["leap.model"]):
+        _log_verdict(run, settings, checkpoint, model)
+    run.end()
+    return Logged(identity, run.id, model)
 
-    def _created(self) -> Run:
-        """A run for a checkpoint that was trained while nobody listened, or restored from a cache."""
-        run = self._tracking.create_run(self._folder, self._identity)
-        self._client.set_terminated(run.info.run_id, "FINISHED")
+
+def _run(
+    tracking: Tracking, checkpoint: Checkpoint, identity: dict[str, str], evidence: dict[str, str]
+) -> RunWriter:
+    """Return the model's run: the one it has, the live run of its training, or a new one."""
+    run = RunWriter.find(tracking, identity)
+    if run and all(run.tags.get(f"leap.logged.{name}", own) == own for name, own in evidence.items()):
         return run
+    trained = {name: identity[name] for name in ("leap.variant", "leap.seed")}
+    trained["leap.checkpoint"] = checkpoint_hash(checkpoint.model)
+    live = next((found for found in tracking.find(trained) if "leap.model" not in found.data.tags), None)
+    if live is not None:
+        run = RunWriter(tracking, live)
+        run.set_tags(identity)
+        return run
+    tags = {"leap.profile": tracking.settings.profile, **trained, **identity}
+    return RunWriter.create(tracking, checkpoint.name, tags, "stages/train.py")
 
-    def _log_settings(self) -> None:
-        content = self._settings.variant(self._variant).model_dump(mode="json")
-        tags = {"leap.profile": self._settings.profile}
-        # The parameters say how it was trained and cannot change; the exit rule can, so its present is a tag.
-        tags |= flat({"exit": content["exit"]})
-        if "leap.logged.settings" not in self._tags:
-            self._log_params(params_of(content))
-            where = environment("cpu")
-            tags |= {
-                "leap.logged.settings": "yes",
-                "mlflow.runColor": COLOURS[list(self._settings.variants).index(self._variant) % len(COLOURS)],
-                "mlflow.note.content": self._settings.variants[self._variant].description,
-            }
-            if where["commit"]:
-                tags["mlflow.source.git.commit"] = where["commit"]
-            if SENTENCES.is_file():
-                tags |= {f"leap.data.{name}": value for name, value in data_hashes([SENTENCES]).items()}
-        self._set_tags(tags)
 
-    def _log_params(self, params: dict[str, str]) -> None:
-        from mlflow.entities import Param
+def _logged_model(
+    tracking: Tracking, checkpoint: Checkpoint, identity: dict[str, str], run: RunWriter, card: str | None
+) -> str:
+    """Return the id of the logged model; upload it if it is not there whole."""
+    client, experiment = tracking.client, tracking.experiment
+    assert client is not None
+    assert experiment is not None
+    condition = " AND ".join(f"tags.`{name}` = '{value}'" for name, value in identity.items())
+    models = client.search_logged_models([experiment], condition)
+    ready = [model.model_id for model in models if model.status == "READY"]
+    if ready:
+        return str(ready[0])
+    # One that a kill left half uploaded is completed.
+    model = (
+        models[0]
+        if models
+        else client.create_logged_model(experiment, checkpoint.name, source_run_id=run.id, tags=identity)
+    )
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = Path(scratch) / "model"
+        write_model_folder(checkpoint.model, folder, identity, card)
+        client.log_model_artifacts(model.model_id, str(folder))
+    run.log_output(model.model_id)
+    client.finalize_logged_model(model.model_id, "READY")
+    return str(model.model_id)
 
-        known = self._client.get_run(self._run).data.params
-        new = [Param(name, value) for name, value in params.items() if name not in known]
-        for start in range(0, len(new), 100):
-            self._client.log_batch(self._run, params=new[start : start + 100])
 
-    def _log_file(self, name: str, path: Path, artifact: str) -> None:
-        """One JSON file: its numbers as metrics, its data as tags, itself as an artifact."""
-        if not path.is_file():
-            return
-        digest = sha256_of(path)
-        if not self._is_new(name, digest):
-            return
-        content = read_json(path, "dvc repro")
-        if content.get("checkpoint") != self._checkpoint:
-            return  # of an older checkpoint: its stage has yet to run
-        tags = {f"leap.data.{file}": value for file, value in content.get("data", {}).items()}
-        if name == "verdict":
-            tags["leap.verdict"] = "passed" if content["passed"] else "refused"
-        else:
-            self._log_numbers(evidence_numbers(name, content))
-        self._client.log_artifact(self._run, str(path), artifact.rpartition("/")[0] or None)
-        self._set_tags(tags)
-        self._done(name, digest)
+def _log_settings(run: RunWriter, settings: Settings, checkpoint: Checkpoint) -> None:
+    """Log what the model was made from, and what its evidence was measured with."""
+    content = settings.variant(checkpoint.variant).model_dump(mode="json")
+    blocks = settings.model_dump(mode="json", include={"data", "teacher", "evaluation"})
+    run.set_params(params_of(content) | flat(blocks))
+    colour = list(settings.variants).index(checkpoint.variant) % len(COLOURS)
+    run.set_tags({"mlflow.runColor": COLOURS[colour], "mlflow.note.content": content["description"]})
+    project = Project(checkpoint.root)
+    for context, path in (("training", project.sentences), ("calibration", project.held_out)):
+        if path.is_file():
+            run.log_inputs(context, {path.stem: data_hashes([path])})
+    run.done("settings", "yes")
 
-    def _missing(self, numbers: list[Number]) -> list[Number]:
-        """Those that the live run has not logged."""
-        known = {
-            name: {item.step for item in self._client.get_metric_history(self._run, name)}
-            for name in {name for name, _, _ in numbers}
-        }
-        return [number for number in numbers if number[2] not in known[number[0]]]
 
-    def _log_numbers(self, numbers: list[Number]) -> None:
-        now = int(time.time() * 1000)
-        metrics = [metric(name, value, step, now) for name, value, step in numbers]
-        for start in range(0, len(metrics), METRICS_A_CALL):
-            self._client.log_batch(self._run, metrics[start : start + METRICS_A_CALL])
+def _log_verdict(run: RunWriter, settings: Settings, checkpoint: Checkpoint, model: str) -> None:
+    verdict, checksum = read_json(checkpoint.verdict, "dvc repro"), sha256_of(checkpoint.verdict)
+    if run.has("verdict", checksum):
+        return
+    if "leap.verdict" not in run.tags:
+        root = checkpoint.root
+        place = (checkpoint.variant, checkpoint.seed, settings, root / "evaluations", root / "models")
+        figures = main_figures(read_evidence(*place, complete=False), settings, verdict["passed"])
+        run.log_numbers(((name, figures[name], 0) for name in HEADLINE if figures.get(name) is not None), model)
+    run.log_file(checkpoint.verdict, "verdict")
+    run.set_tags({"leap.verdict": "passed" if verdict["passed"] else "refused"})
+    run.done("verdict", checksum)
 
-    def _is_new(self, name: str, digest: str) -> bool:
-        return self._tags.get(f"leap.logged.{name}") != digest
 
-    def _done(self, name: str, digest: str) -> None:
-        self._set_tags({f"leap.logged.{name}": digest})
+def _is_of(path: Path, model: str) -> bool:
+    """Return whether a file speaks of this model: one of an older model has its stage yet to run."""
+    return path.is_file() and read_json(path, "dvc repro").get("model") == model
 
-    def _set_tags(self, tags: dict[str, str]) -> None:
-        from mlflow.entities import RunTag
 
-        new = [RunTag(name, value) for name, value in tags.items() if self._tags.get(name) != value]
-        if new:
-            self._client.log_batch(self._run, tags=new)
-            self._tags |= tags
+def _data_set(name: str, content: dict[str, Any]) -> str:
+    return name.rpartition("/")[2] if "/" in name else str(content.get("set", "pairs"))

@@ -6,7 +6,7 @@ from pathlib import Path
 from leap.core.errors import UserError
 from leap.core.files import read_json
 from leap.core.settings import Settings
-from leap.evidence.evidence_file import checkpoint_hash, read_evidence
+from leap.evidence.evidence_file import model_hash, read_evidence
 from leap.registry.card import model_card
 from leap.registry.export_folder import CARD
 
@@ -34,16 +34,16 @@ def model_folder(model: str, settings: Settings | None, scratch: Path) -> Path:
     if settings is None:
         raise UserError(f"{model} is in a registry, which params.yaml names: it is missing here")
     from leap.core.passwords import without_passwords
-    from leap.tracking.store import Tracking, failures, first_line
+    from leap.tracking.store import StoreError, Tracking, store_errors
 
     tracking = Tracking.open(settings, required=True)
     from mlflow.artifacts import download_artifacts
 
     try:
-        downloaded = Path(download_artifacts(model, dst_path=str(scratch), tracking_uri=tracking.uri))
-    except failures() as error:
-        where = without_passwords(tracking.uri)
-        raise UserError(f"{model} cannot be had from {where}: {first_line(error)}") from None
+        with store_errors():
+            downloaded = Path(download_artifacts(model, dst_path=str(scratch), tracking_uri=tracking.uri))
+    except StoreError as error:
+        raise UserError(f"{model} cannot be had from {without_passwords(tracking.uri)}: {error}") from None
     found = sorted(path.parent for path in downloaded.glob(f"artifacts/*/{WEIGHTS}"))
     if not found:
         raise UserError(f"{model} holds no checkpoint: it was not registered by the gate")
@@ -60,7 +60,7 @@ def card_of(folder: Path, settings: Settings | None) -> str | None:
         logger.info("no verdict on %s here: its card has no figures", folder)
         return None
     verdict = read_json(path, "dvc repro")
-    if verdict["checkpoint"] != checkpoint_hash(folder):
-        logger.info("%s is about other weights than %s: the card has no figures", path, folder)
+    if verdict["model"] != model_hash(folder):
+        logger.info("%s is about another model than %s: the card has no figures", path, folder)
         return None
     return model_card(settings, read_evidence(variant, int(seed), settings, models=folder.parent), verdict)

@@ -5,7 +5,7 @@ import tempfile
 from importlib.metadata import version
 from pathlib import Path
 
-from leap.registry.runtime_code import copy_runtime
+from leap.registry.runtime_code import SERVED, copy_runtime
 
 # What `leap.exits` needs to run; MLflow's own inference of this list takes tens of seconds and guesses.
 REQUIRED = ("mlflow", "numpy", "pandas", "torch", "tokenizers", "safetensors", "tqdm", "huggingface_hub")
@@ -40,7 +40,7 @@ def write_model_folder(checkpoint: Path, target: Path, metadata: dict[str, str],
             (described / "README.md").write_text(card, encoding="utf-8")
         mlflow.pyfunc.save_model(
             path=str(target),
-            python_model=str(Path(__file__).with_name("served_model.py")),
+            python_model=str(SERVED),
             artifacts={"checkpoint": str(described)},
             code_paths=[str(copy_runtime(Path(scratch)))],
             pip_requirements=[f"{name}=={public_version(name)}" for name in REQUIRED],

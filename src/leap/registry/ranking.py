@@ -1,60 +1,33 @@
-"""Who is champion, as a pure function of the tags of all registered versions.
-
-Versions are taken in the order in which they were examined. The first is champion, a later one takes over if
-it is better by the primary metric, or if the two cannot be compared: then the champion has not passed the
-examination of now. Two programs that promote at once thus come to the same champion, whoever is faster.
-"""
+"""Whether a version takes the champion's place: a pure function of what their tags say."""
 
 import json
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Mapping
 
 # The last part of a metric's path that says "less is better".
 LESS_IS_BETTER = ("drop", "expected_layers", "nn_fail", "ms_")
 
-
-@dataclass(frozen=True)
-class Entry:
-    """A registered version: its number and its tags."""
-
-    number: int
-    tags: dict[str, str]
-
-    @property
-    def withdrawn(self) -> bool:
-        """Whether a rollback took it back."""
-        return self.tags.get("leap.withdrawn") == "true"
-
-    @property
-    def eligible(self) -> bool:
-        """Whether it may be champion: the last verdict on it passes, and nobody took it back."""
-        return self.tags.get("leap.passed") == "true" and not self.withdrawn
+Tags = Mapping[str, str]
 
 
-def rank(entries: Iterable[Entry]) -> tuple[int | None, dict[int, str]]:
-    """The champion's number, null where none is eligible, and the decision on every eligible version."""
-    examined = sorted(
-        (entry for entry in entries if entry.eligible),
-        key=lambda entry: (entry.tags.get("leap.examined", ""), entry.number),
-    )
-    if not examined:
-        return None, {}
-    champion, won = examined[0], "there was none"
-    for entry in examined[1:]:
-        better, reason = compare(entry, champion)
-        if better:
-            champion, won = entry, reason
-    decisions = {entry.number: f"stays out: {_loses(entry, champion)}" for entry in examined}
-    return champion.number, {**decisions, champion.number: f"became champion: {won}"}
+def compare(candidate: Tags, champion: Tags, number: int) -> tuple[bool, str]:
+    """Return whether a candidate that passes replaces the champion, and why. Equal is not better.
 
-
-def compare(candidate: Entry, champion: Entry) -> tuple[bool, str]:
-    """Whether a candidate replaces the champion, and why. Equal is not better."""
+    Args:
+        candidate: the tags of its version; `leap.decision` is empty while it is examined for the first time.
+        champion: the tags of the champion's version.
+        number: the champion's version.
+    """
     mine, theirs = _primary(candidate), _primary(champion)
-    metric, number = candidate.tags["leap.primary_metric"], champion.number
-    for key, what in (("leap.primary_metric", "by another metric"), ("leap.primary_data", "on other data")):
-        if candidate.tags[key] != champion.tags.get(key):
-            return True, f"version {number} was measured {what} and cannot be compared"
+    metric = candidate["leap.primary_metric"]
+    if champion.get("leap.passed") != "true":
+        return True, f"version {number} is refused now"
+    if _same(candidate, champion, "leap.variant", "leap.seed", "leap.checkpoint"):
+        return True, f"version {number} has the same weights with another exit rule, tokenizer or code"
+    for key, difference in (("leap.primary_metric", "by another metric"), ("leap.primary_data", "on other data")):
+        if not _same(candidate, champion, key):
+            # Decided once: else two projects with data of their own would take the alias from each other forever.
+            first = not candidate.get("leap.decision")
+            return first, f"version {number} was measured {difference} and cannot be compared"
     if mine is None:
         return False, f"{metric} is missing"
     if theirs is None:
@@ -65,15 +38,14 @@ def compare(candidate: Entry, champion: Entry) -> tuple[bool, str]:
 
 
 def less_is_better(metric: str) -> bool:
-    """Whether a smaller value of a metric is the better one, by its name."""
+    """Return whether a smaller value of a metric is the better one, by its name."""
     return metric.rpartition(".")[2].startswith(LESS_IS_BETTER)
 
 
-def _loses(entry: Entry, champion: Entry) -> str:
-    better, reason = compare(entry, champion)
-    return f"{reason}, and was examined later" if better else reason
+def _same(one: Tags, other: Tags, *names: str) -> bool:
+    return all(one.get(name) == other.get(name) for name in names)
 
 
-def _primary(entry: Entry) -> float | None:
-    value: float | None = json.loads(entry.tags.get("leap.primary_value", "null"))
+def _primary(tags: Tags) -> float | None:
+    value: float | None = json.loads(tags.get("leap.primary_value", "null"))
     return value

@@ -1,4 +1,4 @@
-"""What of the files MLflow is told: numbers by name and step, settings as flat text."""
+"""The numbers of the result files as MLflow's metrics: name, value and step."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from leap.tracking.entities import Number
 
 # Conditions, not results: the evidence file says them, a chart of each would only be in the way.
 CONDITIONS = ("protocol", "tokens", "mixed")
+# The figures that decide, of metrics/<variant>-<seed>.json: the columns of the view that `make ui` opens.
+HEADLINE = ("layers", "exit_rate", "similarity", "nn_at_10", "sts_exit", "ndcg_exit", "speed_up")
 
 
 def evidence_numbers(name: str, content: dict[str, Any]) -> list[Number]:
@@ -26,6 +28,11 @@ def evidence_numbers(name: str, content: dict[str, Any]) -> list[Number]:
         # MLflow's page makes a section of charts of what stands before the last slash.
         return [(key if "/" in key else f"diagnose/{key}", value, step) for key, value, step in numbers]
     return [(f"{name}/{key}", value, step) for key, value, step in numbers]
+
+
+def plain_numbers(content: dict[str, Any], prefix: str = "") -> list[Number]:
+    """Return the numbers of a result file that is no evidence, nested keys joined by slashes."""
+    return [number for number in _numbers(content, prefix) if number[0].rpartition("/")[2] not in HEAD]
 
 
 def _numbers(content: dict[str, Any], prefix: str = "") -> Iterator[Number]:
@@ -53,7 +60,7 @@ def _listed(name: str, values: list[Any]) -> Iterator[Number]:
             yield from ((key, value, int(row["layer"])) for key, value, _ in _numbers(rest, f"{name}/"))
     elif name.endswith("rows"):
         for row in values:
-            kind = f"{row['device']}/{row['path']}"
-            rest = {key: value for key, value in row.items() if key not in ("batch", *CONDITIONS)}
+            kind = "/".join(str(row[key]) for key in ("device", "path", "length") if key in row)
+            rest = {key: value for key, value in row.items() if key not in ("batch", "length", *CONDITIONS)}
             # Batch size as the step draws time against batch size in MLflow's page.
             yield from ((key, value, int(row["batch"])) for key, value, _ in _numbers(rest, f"{kind}/"))

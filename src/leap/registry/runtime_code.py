@@ -1,15 +1,18 @@
-"""The part of this package that a registered model needs: `leap.exits` and what it imports, nothing else."""
+"""The part of this package that a registered model needs: `leap.exits`, `leap.serve`, and what they import."""
 
 import ast
 import shutil
+from functools import cache
 from pathlib import Path
 
 import leap
+from leap.core.files import sha256_of, sha256_of_json
 
 PACKAGE = Path(leap.__file__).parent
-ENTRY = "leap.exits"
+ENTRIES = ("leap.exits", "leap.serve")
 # The CUDA kernel's source, which is compiled where the model is served.
 KERNELS = PACKAGE / "exits" / "cuda" / "encoder.cu"
+SERVED = Path(__file__).with_name("served_model.py")
 
 
 def copy_runtime(target: Path) -> Path:
@@ -27,9 +30,9 @@ def copy_runtime(target: Path) -> Path:
 
 
 def runtime_modules() -> set[str]:
-    """`leap.exits`, all that it imports from this package anywhere in its code, and their packages."""
+    """Return the entries, all that they import from this package anywhere in their code, and their packages."""
     found: set[str] = set()
-    waiting = [ENTRY]
+    waiting = list(ENTRIES)
     while waiting:
         name = waiting.pop()
         if name in found:
@@ -38,6 +41,13 @@ def runtime_modules() -> set[str]:
         waiting += [".".join(name.split(".")[:end]) for end in range(1, name.count(".") + 1)]
         waiting += [module for module in imports(name) if module.partition(".")[0] == "leap"]
     return found
+
+
+@cache
+def code_hash() -> str:
+    """Return the sha256 of the code that a registered model brings along: the other half of what it computes."""
+    files = [*(module_file(module) for module in runtime_modules()), KERNELS, SERVED]
+    return sha256_of_json({str(file.relative_to(PACKAGE)): sha256_of(file) for file in files})
 
 
 def imports(module: str) -> set[str]:

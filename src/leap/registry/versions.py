@@ -1,63 +1,51 @@
-"""The model registry: which checkpoint is `candidate`, `champion` and `previous`.
+"""The model registry: which version is `candidate`, `champion` and `previous`.
 
-A version is a checkpoint's content (tag `leap.checkpoint`), so registering twice changes nothing. A version's
-tags say what is known of it, and the champion follows from the tags of all (`leap.registry.ranking`). Everything
-is uploaded and described before an alias moves, and the champion's moves last: a reader of `@champion` never
-sees half a model, and what a kill left undone the next promotion does.
+A version is all that makes vectors: weights, exit rule, heads, calibration, tokenizer, prompts and code (the tags
+of `Logged.identity`), so registering twice changes nothing. Its tags say what the gate found. A version is
+described before an alias moves to it, and the champion's alias moves last: a reader of `@champion` never sees half
+a model, and the next promotion completes what a kill interrupted.
 """
 
 from __future__ import annotations
 
 import json
-import logging
-import random
-import tempfile
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
-from pathlib import Path
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+from leap.core.columns import columns
 from leap.core.errors import UserError
 from leap.core.files import sha256_of_json
 from leap.core.passwords import without_passwords
 from leap.gate.verdict import mark
-from leap.registry.package_model import write_model_folder
-from leap.registry.ranking import Entry, rank
-from leap.tracking.store import Tracking, died, failures, first_line, one_at_a_time, this_process
-from leap.tracking.training_run import identity
+from leap.registry.checkpoint_run import Logged
+from leap.registry.ranking import compare
+from leap.tracking.store import StoreError, Tracking
 
 if TYPE_CHECKING:
-    from mlflow.entities import LoggedModel
     from mlflow.entities.model_registry import ModelVersion
 
-logger = logging.getLogger(__name__)
-
 CANDIDATE, CHAMPION, PREVIOUS = "candidate", "champion", "previous"
-# Others that promote at the same moment can make this program look again, though not without end.
-TURNS = 20
 # What the page of the registered model says; each version's own page has its verdict.
 ABOUT = (
     "Sentence encoders that may exit early. `champion` is the best that passed the gate, `previous` the one "
     "before it, `candidate` the newest that passed and is not better. In a version's description ! marks a "
     "failed check that only warns. See docs/serving.md."
 )
-# What a store answers to a write that another one was faster with, or while it is locked.
-DISTURBED = ("BAD_REQUEST", "RESOURCE_DOES_NOT_EXIST", "TEMPORARILY_UNAVAILABLE")
 
 
 @dataclass(frozen=True)
 class Standing:
-    """Where a checkpoint stands in the registry; the verdict's `registry`."""
+    """Where a model stands in the registry."""
 
     version: int
     aliases: list[str]
     decision: str
 
     def as_json(self) -> dict[str, Any]:
-        """The form of the verdict file."""
+        """Return the form of a stage's last line."""
         return {"version": self.version, "aliases": self.aliases, "decision": self.decision}
 
 
@@ -67,7 +55,7 @@ class Registered:
 
     version: int
     name: str
-    checkpoint: str
+    model: str
     aliases: list[str]
     primary: str
     passed: bool
@@ -76,125 +64,101 @@ class Registered:
     events: list[tuple[str, str]]
 
 
-def promote(
-    tracking: Tracking,
-    verdict: dict[str, Any],
-    data: dict[str, str],
-    models: Path = Path("models"),
-    card: str | None = None,
-) -> Standing:
-    """Registers a passing checkpoint as candidate and makes it champion if it is better than the present one.
+def promote(tracking: Tracking, verdict: dict[str, Any], logged: Logged, data: dict[str, str]) -> Standing:
+    """Register a model that passes as candidate and make it champion if it is better than the present one.
 
-    A champion measured on other data or by another primary metric cannot be compared: it gives way, for it
-    has not passed this examination, and stays as `previous`. Equal is not better. A version that a rollback
-    took back stays out.
+    A champion gives way, and stays as `previous`, if it is refused now, was measured on other data or by another
+    metric, or is the same weights with an earlier rule. Equal is not better. What a rollback took back stays out.
 
     Args:
         tracking: opened with `required=True`.
-        verdict: of a passing checkpoint.
+        verdict: of a model that passes.
+        logged: the same model in MLflow.
         data: hashes of the data behind the primary metric.
-        models: the folder of all checkpoints.
-        card: the README.md of the registered model.
 
     Raises:
-        UserError: the verdict refuses the model, others are compared with it, or the registry cannot be
-            reached.
+        UserError: the verdict refuses the model, others are compared with it, or the registry cannot be reached.
     """
     name = f"{verdict['variant']}-{verdict['seed']}"
     if not verdict["passed"]:
         raise UserError(f"{name} is refused by the gate: it is not registered")
     if verdict["role"] is not None:
         raise UserError(f"{name} is gate.{verdict['role']}, which others are compared with: it is never promoted")
-    with _reachable(tracking), one_at_a_time("registry"):
-        registry = _Registry(tracking)
-
-        def work() -> Standing:
-            version = registry.find(verdict["checkpoint"]) or registry.register(verdict, models / name, card)
-            registry.describe(version, verdict, data)
-            registry.settle(str(version.version))
-            return registry.standing(str(version.version))
-
-        return _again_if_disturbed(work)
+    with _registry(tracking) as registry:
+        version = registry.find(logged.identity) or registry.register(logged)
+        registry.describe(version, verdict, data)
+        registry.settle(version)
+        return registry.standing(version.version)
 
 
-def note_refusal(tracking: Tracking, verdict: dict[str, Any], data: dict[str, str]) -> Standing | None:
-    """Writes a verdict that refuses into the version of its checkpoint, which can then not become champion.
+def note_refusal(
+    tracking: Tracking, verdict: dict[str, Any], logged: Logged, data: dict[str, str]
+) -> Standing | None:
+    """Write a verdict that refuses into the version of its model, which can then not become champion.
 
-    Moves no alias: a champion that is refused later stays until a passing model takes its place or a person
-    rolls back.
+    A refused version loses `candidate`; a champion that is refused later stays until a passing model takes its
+    place or a person rolls back.
 
     Returns:
-        Where the checkpoint stands; null if it was never registered.
+        Where the model stands; null if it was never registered.
 
     Raises:
         UserError: the registry cannot be reached.
     """
-    with _reachable(tracking), one_at_a_time("registry"):
-        registry = _Registry(tracking)
-        version = registry.find(verdict["checkpoint"])
+    with _registry(tracking) as registry:
+        version = registry.find(logged.identity)
         if version is None:
             return None
         registry.describe(version, verdict, data)
-        return registry.standing(str(version.version))
-
-
-def standing(tracking: Tracking, checkpoint: str) -> Standing | None:
-    """Where a checkpoint stands now; null if it was never registered. Changes nothing.
-
-    Raises:
-        UserError: the registry cannot be reached.
-    """
-    with _reachable(tracking):
-        registry = _Registry(tracking)
-        version = registry.find(checkpoint)
-        return registry.standing(str(version.version)) if version else None
-
-
-def current_aliases(tracking: Tracking) -> dict[str, list[str]]:
-    """The aliases of every registered checkpoint at this moment, by the checkpoint's hash.
-
-    Raises:
-        UserError: the registry cannot be reached.
-    """
-    return {item.checkpoint: item.aliases for item in history(tracking)}
+        registry.tag(version, {"leap.decision": "refused by the gate"})
+        registry.drop(CANDIDATE, version)
+        return registry.standing(version.version)
 
 
 def history(tracking: Tracking) -> list[Registered]:
-    """Every registered version, the newest first; empty where nothing was ever registered.
+    """Return every registered version, the newest first; empty where nothing was ever registered.
 
     Raises:
         UserError: the registry cannot be reached.
     """
-    with _reachable(tracking):
-        return _Registry(tracking).history()
+    with _registry(tracking) as registry:
+        return registry.history()
 
 
-def rollback(tracking: Tracking) -> Standing:
-    """Makes the previous champion champion again; the two change places.
+def rollback(tracking: Tracking, force: bool = False) -> Standing:
+    """Make the previous champion champion again; the two change places.
 
     What is taken back does not become champion by the gate again, only by another rollback.
 
+    Args:
+        tracking: opened with `required=True`.
+        force: also to a version that the gate refuses now.
+
     Raises:
-        UserError: there is no previous champion, or the registry cannot be reached.
+        UserError: there is no previous champion, the gate refuses it, or the registry cannot be reached.
     """
-    with _reachable(tracking), one_at_a_time("registry"):
-        registry = _Registry(tracking)
-        registry.mend()
+    with _registry(tracking) as registry:
+        registry.repair()
         previous, champion = registry.holder(PREVIOUS), registry.holder(CHAMPION)
         if previous is None:
             raise UserError(f"{registry.name} has no version with alias {PREVIOUS}: nothing to roll back to")
-        instead = ""
+        if previous.tags.get("leap.passed") != "true" and not force:
+            raise UserError(
+                f"version {previous.version}, the previous champion, is refused by the gate now "
+                f"({previous.tags.get('leap.verdict')}): `leap rollback --force` makes it champion all the same"
+            )
         registry.tag(previous, {"leap.withdrawn": "false"})
+        instead = ""
         if champion is not None:
-            taken_back = {"leap.withdrawn": "true", "leap.decision": "taken back by a rollback"}
-            registry.tag(champion, taken_back)
+            registry.tag(champion, {"leap.withdrawn": "true", "leap.decision": "taken back by a rollback"})
             instead = f" in place of version {champion.version}"
-        registry.crown(str(previous.version), f"made champion again by a rollback{instead}")
-        return registry.standing(str(previous.version))
+        refused = "" if previous.tags.get("leap.passed") == "true" else ", though the gate refuses it"
+        registry.crown(previous, f"made champion again by a rollback{instead}{refused}")
+        return registry.standing(previous.version)
 
 
 def history_text(versions: list[Registered]) -> str:
-    """The history for a terminal: a line a version, then who became champion when."""
+    """Return the history for a terminal: a line a version, then who became champion when."""
     if not versions:
         return "nothing is registered"
     rows = [("version", "model", "aliases", "passes", "primary metric", "registered", "decision")]
@@ -210,10 +174,8 @@ def history_text(versions: list[Registered]) -> str:
         )
         for item in versions
     ]
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    lines = ["  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip() for row in rows]
     events = sorted((at, f"version {item.version} {what}") for item in versions for at, what in item.events)
-    return "\n".join([*lines, "", *(f"{at}  {what}" for at, what in events)])
+    return "\n".join([columns(rows), "", *(f"{at}  {what}" for at, what in events)])
 
 
 class _Registry:
@@ -222,262 +184,171 @@ class _Registry:
     def __init__(self, tracking: Tracking) -> None:
         assert tracking.client is not None
         self._client = tracking.client
-        self._tracking = tracking
-        self.name = tracking.settings.gate.registered_model
+        self.name = tracking.settings.registered_model
 
-    def find(self, checkpoint: str) -> ModelVersion | None:
-        """The version of a checkpoint, whatever run or variant it came from."""
-        clause = f"name = '{self.name}' and tags.`leap.checkpoint` = '{checkpoint}'"
-        found = list(self._client.search_model_versions(clause))
-        return min(found, key=lambda version: int(version.version)) if found else None
+    def find(self, identity: dict[str, str]) -> ModelVersion | None:
+        """Return the version of a model."""
+        clauses = [f"name = '{self.name}'", *(f"tags.`{key}` = '{value}'" for key, value in identity.items())]
+        versions = self._client.search_model_versions(" and ".join(clauses))
+        return min(versions, key=lambda version: int(version.version), default=None)
 
-    def register(self, verdict: dict[str, Any], folder: Path, card: str | None) -> ModelVersion:
-        """Uploads the checkpoint as a model and makes it a version."""
-        assert self._tracking.experiment is not None
-        checkpoint = verdict["checkpoint"]
-        runs = self._tracking.find(identity(verdict["variant"], verdict["seed"], checkpoint))
-        name = f"{verdict['variant']}-{verdict['seed']}"
-        model = self._left_upload(name, checkpoint) or self._client.create_logged_model(
-            self._tracking.experiment,
-            name=name,
-            source_run_id=runs[0].info.run_id if runs else None,
-            tags={"leap.checkpoint": checkpoint, "leap.process": this_process()},
-        )
-        with tempfile.TemporaryDirectory() as scratch:
-            written = Path(scratch) / "model"
-            write_model_folder(folder, written, {"checkpoint": checkpoint}, card)
-            self._client.log_model_artifacts(model.model_id, str(written))
-        self._client.finalize_logged_model(model.model_id, "READY")
-        self._ensure_model()
-        made = self._client.create_model_version(
+    def register(self, logged: Logged) -> ModelVersion:
+        """Make a logged model a version."""
+        if not self._client.search_registered_models(f"name = '{self.name}'"):
+            try:
+                self._client.create_registered_model(self.name, description=ABOUT)
+            except StoreError as error:
+                if error.code != "RESOURCE_ALREADY_EXISTS":  # somebody else just created it on the same server
+                    raise
+        return self._client.create_model_version(
             self.name,
-            source=f"models:/{model.model_id}",
-            run_id=runs[0].info.run_id if runs else None,
-            tags={"leap.checkpoint": checkpoint},
-            model_id=model.model_id,
+            source=f"models:/{logged.model}",
+            run_id=logged.run,
+            tags=logged.identity,
+            model_id=logged.model,
         )
-        first = self.find(checkpoint) or made
-        if first.version != made.version:
-            # Somebody else registered the same content meanwhile, and the older version stays.
-            self._client.delete_model_version(self.name, made.version)
-        return first
-
-    def _left_upload(self, name: str, checkpoint: str) -> LoggedModel | None:
-        """What a killed program left of the same upload; only called while no version has this content."""
-        assert self._tracking.experiment is not None
-        found = self._client.search_logged_models(
-            [self._tracking.experiment], f"name = '{name}' AND tags.`leap.checkpoint` = '{checkpoint}'"
-        )
-        return next((model for model in found if died(model.tags.get("leap.process", ""))), None)
 
     def describe(self, version: ModelVersion, verdict: dict[str, Any], data: dict[str, str]) -> None:
-        """The verdict in the version's description and tags, brought up to date."""
+        """Bring the verdict in the version's description and tags up to date."""
         passed = sum(check["passed"] for check in verdict["checks"])
-        primary = verdict["primary_metric"]
         summary = f"{verdict['variant']}-{verdict['seed']}: {passed} of {len(verdict['checks'])} checks pass"
         reasons = "\n".join(f"- {mark(check)} {check['name']}: {check['reason']}" for check in verdict["checks"])
         text = f"{summary}\n\n{reasons}"
         if version.description != text:
             self._client.update_model_version(self.name, version.version, text)
         compared = {
-            "leap.primary_metric": primary["metric"],
-            "leap.primary_value": json.dumps(primary["value"]),
+            "leap.checkpoint": verdict["checkpoint"],
+            "leap.primary_metric": verdict["primary_metric"]["metric"],
+            "leap.primary_value": json.dumps(verdict["primary_metric"]["value"]),
             "leap.primary_data": sha256_of_json(data),
+            "leap.passed": json.dumps(verdict["passed"] and verdict["role"] is None),
         }
         if any(version.tags.get(key) != value for key, value in compared.items()):
-            compared["leap.examined"] = self._now()
-        # The last one makes it eligible: nobody compares what is described by half.
-        self.tag(
-            version,
-            {
-                "leap.variant": verdict["variant"],
-                "leap.seed": str(verdict["seed"]),
-                "leap.verdict": summary,
-                **compared,
-                "leap.passed": json.dumps(verdict["passed"] and verdict["role"] is None),
-            },
-        )
+            self.tag(version, {"leap.decision": ""})  # to be decided again, also if a kill comes before that
+        self.tag(version, {"leap.verdict": summary, **compared})
 
-    def settle(self, number: str) -> None:
-        """Gives the aliases to whom they belong by the tags of all; `number` is the version just described.
+    def settle(self, version: ModelVersion) -> None:
+        """Give the aliases to whom they belong now that a version was described."""
+        self.repair()
+        champion = self.holder(CHAMPION)
+        if version.tags.get("leap.withdrawn") == "true":
+            return
+        if champion is None:
+            self.crown(version, "became champion: there was none")
+        elif champion.version == version.version:
+            if not version.tags["leap.decision"]:
+                self.tag(version, {"leap.decision": _events(version)[-1][1]})
+        else:
+            better, reason = compare(version.tags, champion.tags, int(champion.version))
+            if better:
+                self.crown(version, f"became champion: {reason}")
+            else:
+                self._place_candidate(version, f"stays out: {reason}")
 
-        Looks again after each change: what others described meanwhile counts too.
-        """
-        self.mend()
-        for _ in range(TURNS):
-            best, decisions = rank(self.entries())
-            self._place_candidate(number, best, decisions)
-            champion = self.holder(CHAMPION)
-            if best is None or (champion is not None and int(champion.version) == best):
-                break
-            if str(best) != number:
-                logger.info("registry: version %d is the best that passes", best)
-            self.crown(str(best), decisions[best])
-        self._drop(CANDIDATE, str(best))
-        self.mend()
-
-    def crown(self, number: str, decision: str) -> None:
-        """Makes a version champion and the present champion previous."""
-        version, champion = self._client.get_model_version(self.name, number), self.holder(CHAMPION)
+    def crown(self, version: ModelVersion, decision: str) -> None:
+        """Make a version champion and the present champion previous."""
+        champion = self.holder(CHAMPION)
         replaced = {} if champion is None else {"leap.replaces": str(champion.version)}
-        events = self._events(version)
-        if self._newest_event() != (number, decision):
-            events.append((self._now(), decision))
-        self.tag(version, {**replaced, "leap.decision": decision, "leap.events": json.dumps(events)})
+        events = _events(version)
+        if not events or events[-1][1] != decision:
+            events.append((datetime.now(UTC).isoformat(timespec="milliseconds"), decision))
+        self.tag(version, {**replaced, "leap.events": json.dumps(events)})
         if champion is not None:
-            self.alias(PREVIOUS, str(champion.version))
-        self.alias(CHAMPION, number)
+            self.alias(PREVIOUS, champion)
+        self.alias(CHAMPION, version)
+        self.drop(CANDIDATE, version)
+        self.tag(version, {"leap.decision": decision})
 
-    def mend(self) -> None:
-        """Undoes half a change of champions: `previous` is never the champion itself."""
+    def repair(self) -> None:
+        """Undo half a change of champions, which a kill left: `previous` is never the champion itself."""
         champion, previous = self.holder(CHAMPION), self.holder(PREVIOUS)
-        if champion is None or previous is None or champion.version != previous.version:
+        if champion is None:
+            return
+        self.drop(CANDIDATE, champion)
+        if previous is None or champion.version != previous.version:
             return
         before = champion.tags.get("leap.replaces")
         if before is None or before == str(champion.version):
-            self._drop(PREVIOUS, str(champion.version))
+            self.drop(PREVIOUS, champion)
         else:
-            self.alias(PREVIOUS, before)
+            self._client.set_registered_model_alias(self.name, PREVIOUS, before)
 
     def standing(self, number: str) -> Standing:
-        """What the registry says of a version."""
+        """Return what the registry says of a version."""
         version = self._client.get_model_version(self.name, number)
-        return Standing(int(number), self._aliases_of(number), version.tags.get("leap.decision", "registered"))
+        held = sorted(alias for alias, holder in self._aliases().items() if holder == str(number))
+        return Standing(int(number), held, version.tags.get("leap.decision") or "registered")
 
     def history(self) -> list[Registered]:
-        """Every version, the newest first."""
+        """Return every version, the newest first."""
         versions = list(self._client.search_model_versions(f"name = '{self.name}'"))
         held = self._aliases() if versions else {}
         return [
             Registered(
                 version=int(version.version),
                 name=f"{version.tags.get('leap.variant')}-{version.tags.get('leap.seed')}",
-                checkpoint=version.tags.get("leap.checkpoint", ""),
+                model=version.tags.get("leap.model", ""),
                 aliases=sorted(alias for alias, number in held.items() if number == str(version.version)),
                 primary=f"{version.tags.get('leap.primary_metric')} {version.tags.get('leap.primary_value')}",
                 passed=version.tags.get("leap.passed") == "true",
                 created=datetime.fromtimestamp(version.creation_timestamp / 1000, UTC).isoformat("T", "seconds"),
-                decision=version.tags.get("leap.decision", "registered"),
-                events=self._events(version),
+                decision=version.tags.get("leap.decision") or "registered",
+                events=_events(version),
             )
             for version in sorted(versions, key=lambda version: -int(version.version))
         ]
 
-    def entries(self) -> list[Entry]:
-        """Every version for the ranking."""
-        found = self._client.search_model_versions(f"name = '{self.name}'")
-        return [Entry(int(version.version), dict(version.tags)) for version in found]
-
     def holder(self, alias: str) -> ModelVersion | None:
-        """The version with an alias."""
+        """Return the version with an alias."""
         number = self._aliases().get(alias)
         return self._client.get_model_version(self.name, number) if number else None
 
-    def alias(self, alias: str, number: str) -> None:
-        """Moves an alias."""
-        self._client.set_registered_model_alias(self.name, alias, number)
+    def alias(self, alias: str, version: ModelVersion) -> None:
+        """Move an alias."""
+        self._client.set_registered_model_alias(self.name, alias, str(version.version))
+
+    def drop(self, alias: str, version: ModelVersion) -> None:
+        """Take an alias away from a version that has it."""
+        if self._aliases().get(alias) == str(version.version):
+            self._client.delete_registered_model_alias(self.name, alias)
 
     def tag(self, version: ModelVersion, tags: dict[str, str]) -> None:
-        """Sets the tags that differ, in their order."""
+        """Set the tags that differ, in their order."""
         for key, value in tags.items():
             if version.tags.get(key) != value:
                 self._client.set_model_version_tag(self.name, version.version, key, value)
+                version.tags[key] = value
 
-    def _place_candidate(self, number: str, best: int | None, decisions: dict[int, str]) -> None:
-        """`candidate` is the newest version that passes and was never champion."""
-        held = self._aliases_of(number)
-        if int(number) not in decisions or str(best) == number or CHAMPION in held or PREVIOUS in held:
+    def _place_candidate(self, version: ModelVersion, decision: str) -> None:
+        """Make the newest version that passes and was never champion `candidate`."""
+        self.tag(version, {"leap.decision": decision})
+        newest, previous = self.holder(CANDIDATE), self.holder(PREVIOUS)
+        if previous is not None and previous.version == version.version:
             return
-        version = self._client.get_model_version(self.name, number)
-        self.tag(version, {"leap.decision": decisions[int(number)]})
-        newest = self.holder(CANDIDATE)
-        if newest is None or int(newest.version) < int(number):
-            self.alias(CANDIDATE, number)
-
-    def _aliases_of(self, number: str) -> list[str]:
-        return sorted(name for name, held in self._aliases().items() if held == str(number))
-
-    def _newest_event(self) -> tuple[str, str] | None:
-        newest = max(
-            (
-                (at, str(version.version), what)
-                for version in self._client.search_model_versions(f"name = '{self.name}'")
-                for at, what in self._events(version)
-            ),
-            default=None,
-        )
-        return None if newest is None else (newest[1], newest[2])
-
-    def _now(self) -> str:
-        """The time, but later than all that the registry has: what is compared survives a clock set back."""
-        versions = list(self._client.search_model_versions(f"name = '{self.name}'"))
-        known = [version.tags["leap.examined"] for version in versions if "leap.examined" in version.tags]
-        known += [at for version in versions for at, _ in self._events(version)]
-        return max([now(), *(later(at) for at in known)])
-
-    @staticmethod
-    def _events(version: ModelVersion) -> list[tuple[str, str]]:
-        return [(at, what) for at, what in json.loads(version.tags.get("leap.events", "[]"))]
-
-    def _drop(self, alias: str, number: str) -> None:
-        if self._aliases().get(alias) == number:
-            self._client.delete_registered_model_alias(self.name, alias)
+        if newest is None or int(newest.version) < int(version.version):
+            self.alias(CANDIDATE, version)
 
     def _aliases(self) -> dict[str, str]:
-        from mlflow.exceptions import MlflowException
-
         try:
             aliases = self._client.get_registered_model(self.name).aliases
-        except MlflowException as error:
-            if error.error_code != "RESOURCE_DOES_NOT_EXIST":
+        except StoreError as error:
+            if error.code != "RESOURCE_DOES_NOT_EXIST":
                 raise
             return {}
-        return {name: str(held) for name, held in aliases.items()}
-
-    def _ensure_model(self) -> None:
-        from mlflow.exceptions import MlflowException
-
-        if self._client.search_registered_models(f"name = '{self.name}'"):
-            return
-        try:
-            self._client.create_registered_model(self.name, description=ABOUT)
-        except MlflowException as error:
-            # Somebody else created it between the look and the call.
-            if error.error_code != "RESOURCE_ALREADY_EXISTS":
-                raise
+        return {name: str(number) for name, number in aliases.items()}
 
 
-def _again_if_disturbed(work: Callable[[], Standing]) -> Standing:
-    """Of two programs that write the same tag at one moment the store refuses one, which does all again."""
-    from mlflow.exceptions import MlflowException
-
-    for turn in range(TURNS):
-        try:
-            return work()
-        except MlflowException as error:
-            if turn == TURNS - 1 or error.error_code not in DISTURBED:
-                raise
-            time.sleep(random.uniform(0.1, 0.5))
-    raise AssertionError("unreachable")
-
-
-def now() -> str:
-    """The time in UTC, which sorts as text."""
-    return datetime.now(UTC).isoformat(timespec="milliseconds")
-
-
-def later(moment: str) -> str:
-    """A millisecond after a moment that `now` wrote."""
-    after = datetime.fromisoformat(moment) + timedelta(milliseconds=1)
-    return after.isoformat(timespec="milliseconds")
+def _events(version: ModelVersion) -> list[tuple[str, str]]:
+    return [(at, what) for at, what in json.loads(version.tags.get("leap.events", "[]"))]
 
 
 @contextmanager
-def _reachable(tracking: Tracking) -> Iterator[None]:
+def _registry(tracking: Tracking) -> Iterator[_Registry]:
     try:
-        yield
-    except failures() as error:
+        with tracking.locked("registry"):
+            yield _Registry(tracking)
+    except StoreError as error:
         raise UserError(
-            f"the registry at {without_passwords(tracking.uri)} cannot be used: {first_line(error)}; "
-            "start the server or mend tracking.uri, and run the gate again"
+            f"the registry at {without_passwords(tracking.uri)} cannot be used: {error}; "
+            "start the server or correct tracking.uri, and run `dvc repro` again"
         ) from None

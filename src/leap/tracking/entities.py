@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import getpass
 import json
 import math
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from leap.core.environment import commit
 
 if TYPE_CHECKING:
     from mlflow.entities import Metric
@@ -50,11 +54,29 @@ def param_text(value: Any) -> str:
     return text[:PARAM_LENGTH]
 
 
-def metric(name: str, value: float, step: int, time_ms: int) -> Metric:
-    """One number for a batch."""
+def metric(name: str, value: float, step: int, time_ms: int, model: str | None = None) -> Metric:
+    """Make one number of a batch, linked to a logged model where its id is given."""
     from mlflow.entities import Metric
 
-    return Metric(name, float(value), time_ms, step)
+    return Metric(name, float(value), time_ms, step, model_id=model)
+
+
+def source_tags(script: str) -> dict[str, str]:
+    """Say who ran which script at which commit, in the tags that MLflow's table of runs shows."""
+    where = commit(Path.cwd())
+    tags = {"mlflow.user": user(), "mlflow.source.name": script, "mlflow.source.type": "LOCAL"}
+    if where["commit"]:
+        tags |= {"mlflow.source.git.commit": where["commit"], "leap.dirty": str(where["dirty"]).lower()}
+    experiment = os.environ.get("DVC_EXP_NAME")
+    return {**tags, "dvc.experiment": experiment} if experiment else tags
+
+
+def user() -> str:
+    """Return who is logged in, "unknown" in a container without a name for its user."""
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError):
+        return "unknown"
 
 
 def history_numbers(history: Path) -> list[Number]:

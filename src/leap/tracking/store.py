@@ -1,8 +1,4 @@
-"""Opening MLflow: a server by `tracking.uri`, else SQLite and artefacts under mlruns/ of the project.
-
-The local store keeps its artefact paths relative to the project, so the folder can be moved or copied: all of
-MLflow works as long as it is started in the project's folder, as every stage is.
-"""
+"""Opening MLflow: the store that `tracking.uri` names, else SQLite and artefacts under mlruns/ of the project."""
 
 from __future__ import annotations
 
@@ -10,12 +6,12 @@ import logging
 import os
 import socket
 import sqlite3
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from leap.core.errors import UserError
 from leap.core.files import whole_file
@@ -30,9 +26,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-FOLDER = Path("mlruns")
-DATABASE = FOLDER / "mlflow.db"
-ARTIFACTS = FOLDER / "artifacts"
+DATABASE = Path("mlruns/mlflow.db")
+ARTIFACTS = Path("mlruns/artifacts")
 
 # A server that does not answer costs seconds, not the minutes of MLflow's defaults; a user's value wins.
 QUIET_AND_QUICK = {
@@ -45,15 +40,6 @@ QUIET_AND_QUICK = {
     "GIT_PYTHON_REFRESH": "quiet",
 }
 
-# The base classes of what S3, Google Cloud Storage and Azure raise through MLflow as it is.
-OF_ARTIFACT_STORES = {
-    "botocore.exceptions": ("BotoCoreError", "ClientError"),
-    "boto3.exceptions": ("Boto3Error",),
-    "google.api_core.exceptions": ("GoogleAPIError",),
-    "google.auth.exceptions": ("GoogleAuthError",),
-    "azure.core.exceptions": ("AzureError",),
-}
-
 # MLflow's page opens an experiment of this kind on its runs and charts, not on those of language models.
 EXPERIMENT_TAGS = {
     "mlflow.experimentKind": "custom_model_development",
@@ -62,6 +48,25 @@ EXPERIMENT_TAGS = {
         "`layers/*` by layer, `exit/*` with exits taken, `latency/*` by batch size. See docs/tracking.md."
     ),
 }
+# Where MLflow writes absolute locations, which are another project's after a move or a copy.
+LOCATIONS = (
+    ("experiments", "artifact_location"),
+    ("runs", "artifact_uri"),
+    ("logged_models", "artifact_location"),
+    ("model_versions", "storage_location"),
+)
+
+
+class StoreError(Exception):
+    """A call to MLflow failed: a server that is down, a database that is locked, a full or refused bucket.
+
+    Attributes:
+        code: MLflow's own error code, empty where another library raised.
+    """
+
+    def __init__(self, message: str, code: str = "") -> None:
+        super().__init__(message)
+        self.code = code
 
 
 @dataclass(frozen=True)
@@ -75,7 +80,7 @@ class Tracking:
 
     @classmethod
     def open(cls, settings: Settings, required: bool = False) -> Tracking:
-        """Opens the experiment of the settings and creates it the first time.
+        """Open the experiment of the settings; create it the first time, restore it if it was deleted.
 
         Args:
             settings: `tracking.uri` and `tracking.experiment`.
@@ -88,171 +93,125 @@ class Tracking:
             if required:
                 raise UserError("tracking.enabled is false: set it to true for what needs MLflow")
             return cls(settings, "", None, None)
-        # Absolute, for MLflow keeps a store open by its name, whatever folder the process moves to.
-        uri = settings.tracking.uri or f"sqlite:///{DATABASE.absolute().as_posix()}"
-        import_mlflow(uri)
+        database = local_database(settings)
+        uri = f"sqlite:///{database.as_posix()}" if database else str(settings.tracking.uri)
         try:
-            client, experiment = _opened(uri, settings)
-        except failures() as error:
-            message = f"tracking.uri: MLflow at {without_passwords(uri)} cannot be used: {first_line(error)}"
+            with store_errors():
+                import_mlflow(uri)
+            opened = cls(settings, uri, *_opened(uri, database, settings))
+            opened._close_left_runs()
+        except StoreError as error:
+            message = f"tracking.uri: MLflow at {without_passwords(uri)} cannot be used: {error}"
             if required:
-                raise UserError(f"{message}; start the server or mend the setting, and run again") from None
-            logger.warning("%s; the next stage or `leap track` logs what is missing", message)
+                raise UserError(f"{message}; start the server or correct the setting, and run again") from None
+            logger.warning("%s; `dvc repro` or `leap track` logs what is missing", message)
             return cls(settings, uri, None, None)
-        opened = cls(settings, uri, client, experiment)
-        opened._close_left_runs()
         return opened
 
     def training_run(self, variant: str, seed: int, parameters: dict[str, Any]) -> TrainingRun:
-        """A live run for the trainer: a context manager; see `leap.tracking.training_run.TrainingRun`."""
+        """Return a live run for the trainer: a context manager; `leap.tracking.training_run.TrainingRun`."""
         from leap.tracking.training_run import TrainingRun
 
         return TrainingRun(self, variant, seed, parameters)
 
     def create_run(self, name: str, tags: dict[str, str]) -> Run:
-        """A new run, open until it is terminated or the next one to open this experiment finds us dead."""
+        """Create a run, open until it is terminated or the next one to open this experiment finds us dead."""
         assert self.client is not None
         assert self.experiment is not None
-        owned = {**tags, "leap.process": this_process()}
+        owned = {**tags, "leap.process": f"{socket.gethostname()}:{os.getpid()}"}
         return self.client.create_run(self.experiment, tags=owned, run_name=name)
 
-    def _close_left_runs(self) -> None:
-        """Closes as KILLED the runs that a dead process of this machine left open."""
-        assert self.client is not None
-        try:
-            for run in self.find({}, "attributes.status = 'RUNNING'"):
-                if died(run.data.tags.get("leap.process", "")):
-                    self.client.set_terminated(run.info.run_id, "KILLED")
-        except failures() as error:
-            logger.warning("tracking: %s; the next stage closes what a kill left open", first_line(error))
-
     def find(self, tags: dict[str, str], condition: str = "") -> list[Run]:
-        """The runs of the experiment with these tags, the newest first."""
+        """Return the runs of the experiment with these tags, the newest first."""
         assert self.client is not None
         assert self.experiment is not None
         clauses = [f"tags.`{key}` = '{value}'" for key, value in tags.items()] + [condition] * bool(condition)
         return list(self.client.search_runs([self.experiment], " and ".join(clauses)))
 
+    def locked(self, purpose: str) -> AbstractContextManager[None]:
+        """Take turns with other processes that write the same, so that none creates what another just did."""
+        return locked(local_database(self.settings) or project_root() / DATABASE, purpose)
+
+    def _close_left_runs(self) -> None:
+        """Close as KILLED the runs that a dead process of this machine left open."""
+        assert self.client is not None
+        for run in self.find({}, "attributes.status = 'RUNNING'"):
+            if died(run.data.tags.get("leap.process", "")):
+                self.client.set_terminated(run.info.run_id, "KILLED")
+
+
+def project_root() -> Path:
+    """Return the project's folder, also from the copy of it in which `dvc exp run --temp` or --queue works."""
+    here = Path.cwd()
+    inside = (".dvc", "tmp", "exps")
+    return next((place.parents[2] for place in here.parents if place.parts[-3:] == inside), here)
+
+
+def local_database(settings: Settings) -> Path | None:
+    """Return the SQLite file of the settings' store, absolute; null where the store is another."""
+    uri = settings.tracking.uri
+    if uri is None:
+        return project_root() / DATABASE
+    return project_root() / uri.removeprefix("sqlite:///") if uri.startswith("sqlite:///") else None
+
 
 def import_mlflow(uri: str) -> None:
-    """Imports MLflow without its chatter and names the store for the parts of it that read a global."""
+    """Import MLflow without its chatter and name the store for the parts of it that read a global."""
     for name, value in QUIET_AND_QUICK.items():
         os.environ.setdefault(name, value)
     import mlflow
 
-    # Their errors are raised too, and told in one line; a logged one is a page of traceback.
+    # Their errors are raised too, and shown in one line; a logged one is a page of traceback.
     for name in ("mlflow", "alembic", "urllib3"):
         logging.getLogger(name).setLevel(logging.CRITICAL)
     mlflow.set_tracking_uri(uri)
     mlflow.set_registry_uri(uri)
 
 
-def this_process() -> str:
-    """The tag `leap.process` of what this process has open in a store: host and number."""
-    return f"{socket.gethostname()}:{os.getpid()}"
+@contextmanager
+def store_errors() -> Iterator[None]:
+    """Turn whatever a store raises into a `StoreError`: databases, servers and clouds raise what they like."""
+    try:
+        yield
+    except StoreError:
+        raise
+    except Exception as error:
+        raise StoreError(first_line(error), getattr(error, "error_code", "")) from error
 
 
-def died(process: str) -> bool:
-    """Whether the process of a tag `leap.process` is a dead one of this machine; others cannot be asked."""
-    host, _, number = process.rpartition(":")
-    if host != socket.gethostname():
-        return False
-    # Our own number on what we did not open is a dead process's: numbers start anew in a container.
-    return int(number) == os.getpid() or not _alive(int(number))
+def guarded(client: Any) -> MlflowClient:
+    """Return a client whose calls raise nothing but `StoreError`."""
+    return cast("MlflowClient", _Guarded(client))
 
 
-def failures() -> tuple[type[Exception], ...]:
-    """What a store raises that is down, slow, locked or full, or whose client library is not installed.
+class _Guarded:
+    def __init__(self, client: Any) -> None:
+        self._client = client
 
-    OSError includes the errors of requests; an artefact store raises what its own library does.
-    """
-    from mlflow.exceptions import MlflowException
-    from sqlalchemy.exc import SQLAlchemyError
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        method = getattr(self._client, name)
 
-    of_stores = [
-        getattr(sys.modules[module], name)
-        for module, names in OF_ARTIFACT_STORES.items()
-        if module in sys.modules
-        for name in names
-    ]
-    return (MlflowException, SQLAlchemyError, OSError, ImportError, *of_stores)
+        @wraps(method)
+        def call(*arguments: Any, **options: Any) -> Any:
+            with store_errors():
+                return method(*arguments, **options)
+
+        return call
 
 
 def first_line(error: Exception) -> str:
-    """What a person needs of MLflow's long messages, without the password of a URI in it."""
+    """Return what a person needs of MLflow's long messages, without the password of a URI in it."""
     text = str(error).strip() or type(error).__name__
     return without_passwords(text.splitlines()[0])[:300]
 
 
-@contextmanager
-def one_at_a_time(name: str) -> Iterator[None]:
-    """Stages that run side by side in this project take turns, so that none creates what another just did."""
-    from filelock import FileLock
-
-    FOLDER.mkdir(exist_ok=True)
-    with FileLock(FOLDER / f".{name}.lock", timeout=300):
-        yield
-
-
-def _opened(uri: str, settings: Settings) -> tuple[MlflowClient, str]:
-    """The client and the experiment's id."""
-    from mlflow import MlflowClient
-
-    name = settings.tracking.experiment
-    if settings.tracking.uri is not None:
-        client = MlflowClient(uri, uri)
-        found = client.get_experiment_by_name(name)
-        return client, found.experiment_id if found else _create(client, name)
-    with one_at_a_time("store"):
-        if not DATABASE.exists():
-            _create_store(name)
-        client = MlflowClient(uri, uri)
-        found = client.get_experiment_by_name(name)
-        if found is None:
-            return client, _create_relative(client, name, DATABASE)
-        if found.artifact_location == str(ARTIFACTS.absolute()):
-            _make_relative(found.experiment_id, DATABASE)  # a kill came between the two steps
-        return client, found.experiment_id
-
-
-def _create_store(name: str) -> None:
-    """MLflow's tables and the experiment, whole or not at all: MLflow mends no half-made store."""
-    from mlflow import MlflowClient
-
-    logger.info("creating MLflow's store %s: takes a few seconds, once", DATABASE)
-    with whole_file(DATABASE) as beside:
-        uri = f"sqlite:///{beside.absolute().as_posix()}"
-        _create_relative(MlflowClient(uri, uri), name, beside)
-
-
-def _create(client: MlflowClient, name: str) -> str:
-    from mlflow.exceptions import MlflowException
-
-    try:
-        return str(client.create_experiment(name, tags=EXPERIMENT_TAGS))
-    except MlflowException:
-        # Somebody else created it between the look and the call.
-        found = client.get_experiment_by_name(name)
-        if found is None:
-            raise
-        return str(found.experiment_id)
-
-
-def _create_relative(client: MlflowClient, name: str, database: Path) -> str:
-    identifier = str(client.create_experiment(name, str(ARTIFACTS), EXPERIMENT_TAGS))
-    _make_relative(identifier, database)
-    return identifier
-
-
-def _make_relative(identifier: str, database: Path) -> None:
-    # MLflow makes a local location absolute when it creates an experiment and derives the paths of runs and
-    # models from it; written relative once, all of them stay so and mlruns/ can be moved with its project.
-    with sqlite3.connect(database) as connection:
-        connection.execute(
-            "UPDATE experiments SET artifact_location = ? WHERE experiment_id = ?",
-            (ARTIFACTS.as_posix(), identifier),
-        )
-    connection.close()
+def died(process: str) -> bool:
+    """Return whether the process of a tag `leap.process` is a dead one of this machine; others cannot be asked."""
+    host, _, number = process.rpartition(":")
+    if host != socket.gethostname():
+        return False
+    # Our own number on what we did not open is a dead process's: numbers begin again in a container.
+    return int(number) == os.getpid() or not _alive(int(number))
 
 
 def _alive(process: int) -> bool:
@@ -263,3 +222,72 @@ def _alive(process: int) -> bool:
     except PermissionError:
         return True
     return True
+
+
+@contextmanager
+def locked(database: Path, purpose: str) -> Iterator[None]:
+    """Take turns with the other processes that use the same store for the same purpose.
+
+    Raises:
+        StoreError: another process held the lock for five minutes.
+    """
+    from filelock import FileLock, Timeout
+
+    database.parent.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(database.with_name(f".{database.name}.{purpose}.lock"), timeout=300)
+    try:
+        lock.acquire()
+    except Timeout:
+        raise StoreError(f"another process has held {lock.lock_file} for five minutes") from None
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def _opened(uri: str, database: Path | None, settings: Settings) -> tuple[MlflowClient, str]:
+    """Return the client and the experiment's id."""
+    with locked(database, "open") if database else nullcontext():
+        if database and not database.exists():
+            _create_tables(database)
+        with store_errors():
+            from mlflow import MlflowClient
+
+            client = guarded(MlflowClient(uri, uri))
+        place = (project_root() / ARTIFACTS).as_uri() if database else None
+        experiment = _experiment(client, settings.experiment, place)
+        if settings.tracking.uri is None and experiment.artifact_location != place:
+            _move(project_root() / DATABASE, experiment.artifact_location, str(place))
+    return client, str(experiment.experiment_id)
+
+
+def _experiment(client: MlflowClient, name: str, place: str | None) -> Any:
+    experiment: Any = client.get_experiment_by_name(name)
+    if experiment is None:
+        try:
+            client.create_experiment(name, place, EXPERIMENT_TAGS)
+        except StoreError as error:
+            if error.code != "RESOURCE_ALREADY_EXISTS":  # on a server somebody else may just have created it
+                raise
+        experiment = client.get_experiment_by_name(name)
+    if experiment.lifecycle_stage == "deleted":
+        logger.warning("MLflow's experiment %s was deleted there: it is restored", name)
+        client.restore_experiment(experiment.experiment_id)
+    return experiment
+
+
+def _create_tables(database: Path) -> None:
+    """Create MLflow's tables whole or not at all: MLflow repairs no half-made store."""
+    logger.info("creating MLflow's store %s: takes a few seconds, once", database)
+    with whole_file(database) as part, store_errors():
+        from mlflow import MlflowClient
+
+        MlflowClient(f"sqlite:///{part.absolute().as_posix()}").search_experiments(max_results=1)
+
+
+def _move(database: Path, old: str, new: str) -> None:
+    """Point the store at its artefacts again after the project was moved or copied; MLflow has no call for it."""
+    with closing(sqlite3.connect(database)) as connection, connection:
+        for table, column in LOCATIONS:
+            change = f"UPDATE {table} SET {column} = ? || substr({column}, ?) WHERE substr({column}, 1, ?) = ?"  # nosec B608
+            connection.execute(change, (new, len(old) + 1, len(old), old))

@@ -1,6 +1,7 @@
 """The live run of a training: curves while they grow, at a bounded cost.
 
-`history.jsonl` of the trainer is the truth: what cannot be sent from here, `log_checkpoint` logs from there.
+`history.jsonl` of the trainer is the truth: what cannot be sent from here, `promote` logs from there. It also
+makes the run that of the model, to which the exit rule belongs.
 """
 
 from __future__ import annotations
@@ -13,8 +14,8 @@ from collections.abc import Callable
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from leap.tracking.entities import METRICS_A_CALL, history_metrics, metric, params_of
-from leap.tracking.store import Tracking, failures, first_line
+from leap.tracking.entities import METRICS_A_CALL, history_metrics, metric, params_of, source_tags
+from leap.tracking.store import StoreError, Tracking
 
 if TYPE_CHECKING:
     from mlflow.entities import Metric
@@ -39,7 +40,8 @@ class TrainingRun:
             "leap.profile": tracking.settings.profile,
         }
         self._name = f"{variant}-{seed}"
-        self._parameters = parameters
+        # The exit rule may change before the run is complete, and a parameter of MLflow cannot.
+        self._parameters = {name: value for name, value in parameters.items() if name != "exit"}
         self._id: str | None = None
         self._finished = False
         self._waiting: list[Metric] = []
@@ -53,13 +55,13 @@ class TrainingRun:
 
     def metrics(self, step: int, values: dict[str, float]) -> None:
         """Logs numbers of one step; never raises, never takes more than 2 % of the time."""
-        if self._id is None:
+        if self._tracking.client is None:
             return
         now = int(time.time() * 1000)
         self._waiting += [metric(name, value, step, now) for name, value in history_metrics(values).items()]
         if time.monotonic() >= self._not_before:
             started = time.monotonic()
-            self._attempt(self._send)
+            self._attempt(self._send if self._id else self._start)
             self._not_before = time.monotonic() + (time.monotonic() - started) / SHARE
 
     def finish(self, checkpoint: str) -> None:
@@ -81,7 +83,8 @@ class TrainingRun:
         client = self._tracking.client
         if client is None:
             return
-        self._id = self._tracking.create_run(self._name, self._tags).info.run_id
+        tags = self._tags | source_tags("stages/train.py")
+        self._id = self._tracking.create_run(self._name, tags).info.run_id
         from mlflow.entities import Param
 
         params = [Param(name, value) for name, value in params_of(self._parameters).items()]
@@ -97,8 +100,8 @@ class TrainingRun:
     def _close(self, checkpoint: str) -> None:
         assert self._tracking.client is not None
         assert self._id is not None
-        identified = identity(self._tags["leap.variant"], int(self._tags["leap.seed"]), checkpoint)
-        if self._tracking.find(identified):
+        trained = {**self._tags, "leap.checkpoint": checkpoint}
+        if self._tracking.find(trained):
             # Trained again to the same bits: one run a checkpoint, and the older one has the evidence.
             self._tracking.client.delete_run(self._id)
             return
@@ -114,13 +117,8 @@ class TrainingRun:
     def _attempt(self, work: Callable[[], None]) -> None:
         try:
             work()
-        except failures() as error:
-            logger.warning("tracking: %s; training goes on, its curves are logged later", first_line(error))
-
-
-def identity(variant: str, seed: int, checkpoint: str) -> dict[str, str]:
-    """The tags that find the run of a checkpoint; two variants may name the same ready-made checkpoint."""
-    return {"leap.checkpoint": checkpoint, "leap.variant": variant, "leap.seed": str(seed)}
+        except StoreError as error:
+            logger.warning("tracking: %s; training goes on, its curves are logged later", error)
 
 
 def _raise_on_sigterm() -> Callable[[], None]:

@@ -3,6 +3,7 @@
 All mistakes are reported at once, each with its key, before any work.
 """
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
@@ -68,6 +69,16 @@ class Settings(Block):
     gate: GateSettings
     monitoring: MonitoringSettings
     tracking: TrackingSettings
+
+    @property
+    def experiment(self) -> str:
+        """The name of MLflow's experiment."""
+        return self.tracking.experiment or f"leap-{self.profile}"
+
+    @property
+    def registered_model(self) -> str:
+        """The name of MLflow's registered model: each profile's own, so that no data stands under another's."""
+        return self.gate.registered_model or re.sub(r"[^\w.-]+", "-", f"leap-{self.profile}")
 
     def variant(self, name: str) -> VariantSettings:
         """The settings of one variant, its changes merged into the shared blocks.

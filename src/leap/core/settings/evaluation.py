@@ -61,16 +61,28 @@ class TrackingSettings(Block):
 
     # false: nothing is logged and MLflow is not needed; the result files are all there is.
     enabled: bool
-    # null: SQLite and artefacts under mlruns/ of this project. Else a server, http(s)://...
+    # null: SQLite and artefacts under mlruns/ of this project. Else a server, http(s)://..., or a database.
     uri: str | None
-    experiment: str
+    # null: leap-<profile>
+    experiment: str | None = None
+    # auto: everything but an experiment of DVC (`dvc exp run`), which is logged only; always; never.
+    promote: Literal["auto", "always", "never"] = "auto"
 
     @field_validator("uri")
     @classmethod
-    def _uri_is_no_place_for_a_password(cls, uri: str | None) -> str | None:
-        if uri is not None and re.match(r"https?://[^/@]*:[^/@]*@", uri):
+    def _a_store_that_mlflow_opens(cls, uri: str | None) -> str | None:
+        if uri is None or uri == "databricks":
+            return uri
+        if re.match(r"https?://[^/@]*:[^/@]*@", uri):
             raise ValueError(
                 "holds a password, which git and DVC would keep: set MLFLOW_TRACKING_USERNAME and "
                 "MLFLOW_TRACKING_PASSWORD in the environment instead"
             )
-        return uri
+        if re.match(r"(https?|sqlite|postgresql|mysql|mssql)(\+\w+)?://.", uri):
+            return uri
+        if re.match(r"[\w.-]+:\d+(/|$)", uri):
+            raise ValueError(f"a server is named with its scheme: http://{uri}")
+        raise ValueError(
+            "is neither a server, http(s)://host:port, nor a database, sqlite:///path: null is the store of this "
+            "project, under mlruns/"
+        )
