@@ -3,7 +3,7 @@
 import sys
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -193,13 +193,24 @@ def summary(path: Annotated[Path, typer.Argument()] = Path("reports/summary.json
 def calibrate(
     model: Annotated[Path, typer.Argument(help="A model folder.")],
     sentences: Annotated[
-        Path, typer.Option(help="Held-out sentences: txt (one a line), parquet, csv, tsv or jsonl.")
-    ],
+        Path | None, typer.Option(help="Held-out sentences: txt (one a line), parquet, csv, tsv or jsonl.")
+    ] = None,
+    queries: Annotated[
+        Path | None, typer.Option(help="Instead of sentences: held-out queries; goes with --documents.")
+    ] = None,
+    documents: Annotated[Path | None, typer.Option(help="The documents that the queries search.")] = None,
     column: Annotated[
         str | None, typer.Option(help="The column of a table.  [default: sentence]", show_default=False)
     ] = None,
     floor: Annotated[float, typer.Option(help="The lowest cosine to full depth that is good enough.")] = 0.94,
     risk: Annotated[float, typer.Option(help="The largest share of exited vectors below the floor.")] = 0.05,
+    keep: Annotated[
+        float | None,
+        typer.Option(
+            help="The mean share of the ten nearest that must stay.  [default: 0.8, of documents 0.9]",
+            show_default=False,
+        ),
+    ] = None,
     confidence: Annotated[float, typer.Option(help="How sure that must be.")] = 0.95,
     lens: Annotated[bool, typer.Option("--lens", help="Fit a linear map a layer to the last one too.")] = False,
     output: Annotated[
@@ -209,23 +220,28 @@ def calibrate(
     device: Annotated[str, typer.Option(help="cpu, cuda, cuda:N, or auto.")] = "auto",
     seed: Annotated[int, typer.Option(help="Of the parts that the sentences are split into.")] = 17,
 ) -> None:
-    """Find exits that are shown to be safe on held-out sentences (docs/exits.md)."""
-    from leap.exits.calibrate.calibrate_folder import calibrate_folder, lines
+    """Find exits, or a layer for queries, that are shown to be safe on held-out text (docs/exits.md)."""
+    from leap.exits.calibrate.calibrate_folder import calibrate_folder, describe
+    from leap.exits.calibrate.query_layer import QueryDemand, calibrate_queries_of_folder, describe_queries
     from leap.exits.calibrate.risk import Demand
 
-    found = calibrate_folder(
-        model,
-        sentences,
-        Demand(floor, risk, confidence),
-        column=column,
-        with_lens=lens,
-        output=output,
-        batch_size=batch_size,
-        device=device,
-        seed=seed,
-    )
-    for line in lines(found):
-        typer.echo(line)
+    options: dict[str, Any] = {
+        "column": column,
+        "with_lens": lens,
+        "output": output,
+        "batch_size": batch_size,
+        "device": device,
+        "seed": seed,
+    }
+    if sentences is not None and queries is None and documents is None:
+        demand = Demand(floor, risk, confidence, 0.8 if keep is None else keep)
+        found = describe(calibrate_folder(model, sentences, demand, **options))
+    elif sentences is None and queries is not None and documents is not None:
+        wanted = QueryDemand(0.9 if keep is None else keep, confidence)
+        found = describe_queries(calibrate_queries_of_folder(model, queries, documents, wanted, **options))
+    else:
+        raise UserError("give --sentences alone, or --queries together with --documents")
+    typer.echo("\n".join(found))
 
 
 @app.command()

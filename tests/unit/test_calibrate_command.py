@@ -1,9 +1,7 @@
-"""`leap calibrate`: the files beside the weights, what refuses them, and what LeapEncoder does with them."""
+"""`leap calibrate`: the files next to the weights, what refuses them, and how LeapEncoder uses them."""
 
 import json
-import os
 import random
-import subprocess
 import sys
 from pathlib import Path
 
@@ -12,18 +10,18 @@ import pytest
 import torch
 from tiny_models import WORDS, MakeFolder
 
+from leap.cli import run as run_command
 from leap.core.errors import UserError
 from leap.core.files import write_sealed
 from leap.exits import ExitRule, LeapEncoder
-from leap.exits.calibrate.calibrate_folder import Calibrated, calibrate, calibrate_folder, lines, read_column
+from leap.exits.calibrate.calibrate_folder import Calibrated, calibrate, calibrate_folder, describe, read_column
 from leap.exits.calibrate.fit_heads import fit_heads
 from leap.exits.calibrate.risk import Demand
 from leap.exits.lens import Lens
 from leap.exits.rules import at_layers, by_heads, calibrated, near_final, patient
 
-PROJECT = Path(__file__).parents[2]
 # What the tiny random model can hold, with exits at three layers.
-DEMAND = Demand(floor=0.85, risk=0.2, confidence=0.9)
+DEMAND = Demand(floor=0.85, risk=0.2, confidence=0.9, keep=0.4)
 
 
 @pytest.fixture(scope="session")
@@ -100,7 +98,7 @@ def test_the_report_is_what_happens_on_the_test_part(make_folder: MakeFolder, te
     assert found.report["realised_risk"] == pytest.approx((cosines[early] < 0.85).double().mean().item())
     assert found.report["realised_risk"] <= 0.2
     assert found.report["expected_layers"] == pytest.approx(exits.double().mean().item())
-    assert f"of {early.sum()} exited vectors" in "\n".join(lines(found))
+    assert f"of {early.sum()} exited vectors" in "\n".join(describe(found))
 
 
 def test_nothing_is_safe_for_a_floor_out_of_reach(
@@ -108,7 +106,7 @@ def test_nothing_is_safe_for_a_floor_out_of_reach(
 ) -> None:
     folder = make_folder()
     found = run(folder, file, Demand(floor=0.9999, risk=0.05, confidence=0.95))
-    assert "no exit can be shown to be safe" in lines(found)[0]
+    assert "no exit can be shown to be safe" in describe(found)[0]
     assert json.loads((folder / "calibration.json").read_text())["thresholds"] == [None] * 5
     model = LeapEncoder(folder, "cpu")
     vectors, exits = model.encode(sentences, strategy="calibrated", return_exit_layers=True)
@@ -303,20 +301,39 @@ def test_sentences_of_every_form(tmp_path: Path) -> None:
         read_column(tmp_path / "b.jsonl", None)
 
 
-def test_the_command(make_folder: MakeFolder, file: Path) -> None:
+def test_an_existing_output_is_refused_before_any_work(
+    make_folder: MakeFolder, file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, target = make_folder(), tmp_path / "mine"
+    target.mkdir()
+    (target / "notes.txt").write_text("not ours")
+    monkeypatch.setattr("leap.exits.calibrate.calibrate_folder.LeapEncoder", None)
+    with pytest.raises(UserError, match="mine exists"):
+        run(folder, file, output=target)
+    assert (target / "notes.txt").read_text() == "not ours"
+    assert [path.name for path in target.iterdir()] == ["notes.txt"]
+
+
+def test_the_command(
+    make_folder: MakeFolder, file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     folder = make_folder()
 
-    def leap(*arguments: object) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-c", "from leap.cli import run; run()", "calibrate", *map(str, arguments)]
-        environment = os.environ | {"PYTHONPATH": str(PROJECT / "src")}
-        return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    def leap(*arguments: object) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["leap", "calibrate", *map(str, arguments), "--device", "cpu"])
+        with pytest.raises(SystemExit) as ended:
+            run_command()
+        return ended.value.code, *capsys.readouterr()
 
-    demand = ("--floor", 0.85, "--risk", 0.2, "--confidence", 0.9)
-    done = leap(folder, "--sentences", file, "--lens", *demand)
-    assert done.returncode == 0, done.stderr
-    for words in ("score: ", "expected layers: ", "realised risk: ", "with the lens"):
-        assert words in done.stdout
+    demand = ("--floor", 0.85, "--risk", 0.2, "--confidence", 0.9, "--keep", 0.4)
+    code, printed, _ = leap(folder, "--sentences", file, "--lens", *demand)
+    assert code == 0
+    for words in ("score: ", "expected layers: ", "realised risk: ", "neighbours kept: ", "with the lens"):
+        assert words in printed
+    assert "nn_at_10 " in printed
     assert {"calibration.json", "lens.safetensors"} <= {path.name for path in folder.iterdir()}
-    wrong = leap(folder, "--sentences", file, "--risk", 2)
-    assert wrong.returncode == 1
-    assert wrong.stderr.startswith("error: risk 2.0 must lie between 0 and 1")
+    code, _, error = leap(folder, "--sentences", file, "--risk", 2)
+    assert (code, error.splitlines()[-1]) == (1, "error: risk 2.0 must lie between 0 and 1")
+    code, _, error = leap(folder, "--sentences", file, "--queries", file)
+    assert code == 1
+    assert "give --sentences alone, or --queries together with --documents" in error

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 import stat
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -9,11 +10,45 @@ from pathlib import Path
 from typing import Any
 
 from leap.core.errors import UserError
+from leap.core.project import stage_that_writes
 from leap.core.storage import writing
 from leap.core.unfinished import part_of
 
 # What is said of a file whose seal does not fit.
 CHANGED = "was edited after it was written: its seal does not fit its content"
+
+
+def must_be_new(target: Path, mark: str | None = None) -> None:
+    """Check, before any work, that writing `target` loses nothing of the user's.
+
+    Args:
+        target: the file or folder that a person named for a result.
+        mark: what the same command's files hold near their beginning; such a file may be replaced.
+
+    Raises:
+        UserError: something is there already that the command did not write, or the place cannot hold it.
+    """
+    stage = stage_that_writes(target)
+    if stage is not None:
+        raise UserError(
+            f"{target} is an output of DVC's stage {stage}, which writes it again: name another target"
+        )
+    if target.is_file() and mark is not None and has_mark(target, mark):
+        return
+    if target.exists() or target.is_symlink():
+        kind = "folder" if target.is_dir() else "file"
+        raise UserError(f"{target} exists, a {kind} that stays as it is: name another target, or move it away")
+    parent = next(place for place in target.absolute().parents if place.exists())
+    if not parent.is_dir():
+        raise UserError(f"{target} cannot be written: {parent} is a file")
+    if not os.access(parent, os.W_OK | os.X_OK):
+        raise UserError(f"{target} cannot be written: {parent} is not writable for this user")
+
+
+def has_mark(file: Path, mark: str) -> bool:
+    """Check for a text in the first 4 KB of a file."""
+    with file.open("rb") as opened:
+        return mark.encode() in opened.read(4096)
 
 
 @contextmanager

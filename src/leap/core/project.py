@@ -4,6 +4,7 @@ All paths are relative to `root`, which is the working folder unless a caller sa
 stage in the project's root, or in a temporary copy of it (`dvc exp run --temp`).
 """
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -136,3 +137,25 @@ class Project:
     def checkpoint(self, variant: str, seed: int) -> Checkpoint:
         """The files of one variant and seed."""
         return Checkpoint(self.root, variant, seed)
+
+
+def stage_that_writes(target: Path) -> str | None:
+    """The DVC stage that has `target`, or a folder around it, among its outputs; None where no stage has.
+
+    dvc.lock of the nearest project above the target says so; its lines are read as text, for a YAML parser
+    takes seconds over a large one.
+    """
+    path = target.absolute()
+    root = next((place for place in path.parents if (place / "dvc.yaml").is_file()), None)
+    if root is None or not (root / "dvc.lock").is_file():
+        return None
+    written: dict[Path, str] = {}
+    stage = section = ""
+    for line in (root / "dvc.lock").read_text(encoding="utf-8", errors="replace").splitlines():
+        if found := re.fullmatch(r"  (\S.*):", line):
+            stage = found[1].strip("'\"")
+        elif found := re.fullmatch(r"    (\w+):.*", line):
+            section = found[1]
+        elif section == "outs" and (found := re.fullmatch(r"    - path: (.+)", line)):
+            written.setdefault(root / found[1].strip("'\""), stage)
+    return next((written[place] for place in (path, *path.parents) if place in written), None)

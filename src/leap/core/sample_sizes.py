@@ -2,20 +2,37 @@
 
 import math
 
+# Calibration splits its sentences into fit, order and test; only the test part is evidence.
+PARTS = 3
+# The k of NN@k: an index needs more sentences than that.
+NEIGHBOURS = 10
 
-def fewest_exited(risk: float, level: float) -> int:
-    """Return how many exited sentences the exact binomial test needs, even if none of them is bad.
+
+def fewest_draws(share: float, level: float) -> int:
+    """Return how many draws it takes to show that a share of failures is below `share`, even if none fails.
+
+    n draws without a failure have probability (1 - share)^n where the share is exactly `share`; no test at
+    significance level `level` can reject before that falls to `level`.
 
     Args:
-        risk: the share of bad ones that is to be refuted.
-        level: of the test.
+        share: the share of failures that is to be excluded, in (0, 1).
+        level: the significance level, in (0, 1).
     """
-    return math.ceil(math.log(level) / math.log1p(-risk))
+    return math.ceil(math.log(level) / math.log1p(-share))
 
 
-def fewest_to_calibrate(risk: float, confidence: float) -> int:
-    """Return how many different sentences calibration takes at least: a third of them tests, at half the level."""
-    return 3 * fewest_exited(risk, (1 - confidence) / 2)
+def fewest_to_calibrate(risk: float, confidence: float, keep: float) -> int:
+    """Return how many different sentences calibration takes at least; it should have thousands.
+
+    A third of them tests, and each of two families of scores is tested at half of 1 - confidence.
+
+    Args:
+        risk: the largest share of exited vectors below the floor.
+        confidence: how sure both statements must be.
+        keep: the smallest mean share of the nearest neighbours that must stay.
+    """
+    level = (1 - confidence) / 2
+    return PARTS * max(fewest_draws(risk, level), fewest_draws(1 - keep, level), NEIGHBOURS + 1)
 
 
 def surely_held_out(sentences: int, share: float) -> int:

@@ -311,15 +311,25 @@ class LeapEncoder:
 
     @torch.inference_mode()
     def pooled_layers(
-        self, sentences: Sequence[str], batch_size: int = 32, show_progress_bar: bool = False
+        self,
+        sentences: Sequence[str],
+        batch_size: int = 32,
+        show_progress_bar: bool = False,
+        prompt_name: str | None = None,
     ) -> Iterator[tuple[list[int], Tensor]]:
         """Every layer's pooled vectors, a batch at a time: what all analysis starts from.
+
+        Args:
+            sentences: texts.
+            batch_size: rows computed together.
+            show_progress_bar: on stderr.
+            prompt_name: the name of one of the model's prompts; its default one if None.
 
         Yields:
             The sentences' indices and their vectors, [L + 1, B, D] float32 on the CPU, not normalised;
             index 0 is the embedding layer.
         """
-        texts, prompt = checked_texts(sentences), self.prompts.text(None, None)
+        texts, prompt = checked_texts(sentences), self.prompts.text(None, prompt_name)
         for rows, batch in self._batches(texts, prompt, batch_size, show_progress_bar):
             pooled = self.encoder(batch).cpu() if len(batch.ids) else None
             yield rows, torch.zeros(self.depth + 1, batch.rows, self.width) if pooled is None else pooled

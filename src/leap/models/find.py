@@ -25,7 +25,10 @@ HUB_FILES = (
 )
 # What SHA256SUMS of a model folder leaves out: the exit rule may be set by hand, the card comes later, and
 # the others name the weights that they were made for and carry hashes of their own.
-CHANGING = ("leap.json", "README.md", "calibration.json", "lens.safetensors", "heads.safetensors")
+CHANGING = (
+    *("leap.json", "README.md", "calibration.json", "query_calibration.json"),
+    *("lens.safetensors", "heads.safetensors"),
+)
 
 
 def find_model(name: str | Path, revision: str | None = None) -> Path:

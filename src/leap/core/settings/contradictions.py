@@ -149,7 +149,7 @@ def _fixed_depth(content: Content) -> Iterator[str]:
 
 
 def _calibrated(content: Content) -> Iterator[str]:
-    """Calibration needs held-out sentences, and as many as its risk and confidence demand."""
+    """Calibration needs held-out sentences, and as many as its risk, keep and confidence demand."""
     if "data" not in content:
         return
     share, most = at(content, "data.held_out") or 0.0, number(content, "data.max_sentences")
@@ -167,15 +167,15 @@ def _calibrated(content: Content) -> Iterator[str]:
         if not share:
             yield f"{key}: it needs sentences, but data.held_out is 0"
             continue
-        risk, confidence = (at(calibration, name) for name in ("risk", "confidence"))
+        risk, confidence, keep = (at(calibration, name) for name in ("risk", "confidence", "keep"))
         if most is None or not all(
-            isinstance(value, float) and 0 < value < 1 for value in (share, risk, confidence)
+            isinstance(value, float) and 0 < value < 1 for value in (share, risk, confidence, keep)
         ):
             continue
-        sure, least = surely_held_out(most, share), fewest_to_calibrate(risk, confidence)
+        sure, least = surely_held_out(most, share), fewest_to_calibrate(risk, confidence, keep)
         if sure < least:
             yield (
-                f"{key}: risk {risk} at confidence {confidence} needs {least} held-out sentences, and "
-                f"data.held_out {share} of data.max_sentences {most} surely gives only {sure}: raise one of the "
-                "two, or the risk"
+                f"{key}: risk {risk}, keep {keep} at confidence {confidence} needs {least} held-out sentences, "
+                f"and data.held_out {share} of data.max_sentences {most} surely gives only {sure}: raise one of "
+                "the two, or demand less"
             )

@@ -160,10 +160,15 @@ class TrainSettings(Block):
 
 
 class CalibrationSettings(Block):
-    """What calibrated exits must hold: at most the share `risk` of the exited vectors below `floor`."""
+    """The two statements that calibrated exits must show, each with `confidence`.
+
+    At most the share `risk` of the exited vectors has a cosine to full depth below `floor`; and of a sentence's
+    ten nearest neighbours at full depth, on average at least the share `keep` stays.
+    """
 
     floor: Annotated[float, Field(gt=-1.0, le=1.0)]
     risk: Annotated[float, Field(gt=0.0, lt=1.0)]
+    keep: Annotated[float, Field(gt=0.0, lt=1.0)]
     confidence: Annotated[float, Field(gt=0.0, lt=1.0)]
 
 

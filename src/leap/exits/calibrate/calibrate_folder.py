@@ -1,19 +1,20 @@
-"""`leap calibrate`: from a model folder and sentences to the files beside its weights."""
+"""`leap calibrate`: from a model folder and sentences to the files next to its weights."""
 
 import logging
 import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 
 from leap.core.errors import UserError
-from leap.core.files import whole_folder
+from leap.core.files import must_be_new, whole_folder
+from leap.core.project import stage_that_writes
 from leap.core.sample_sizes import fewest_to_calibrate
 from leap.data.tables import file_ending, file_rows
-from leap.exits.calibrate.certify import Parts, certified, report
+from leap.exits.calibrate.certify import Parts, certify, report, searching_rows
 from leap.exits.calibrate.fit_lens import fit_lens
 from leap.exits.calibrate.measure import measure
 from leap.exits.calibrate.risk import Demand
@@ -28,23 +29,17 @@ NOT_COPIED = ("*.bin", "*.onnx", ".*", "README.md")
 
 
 class Calibrated(NamedTuple):
-    """What `leap calibrate` found."""
+    """A tested calibration, the lens that it was made with, and the report on both."""
 
     calibration: Calibration
     lens: Lens | None
     report: dict[str, Any]
 
     def save(self, folder: Path) -> None:
-        """Writes the files beside the weights, each whole; the calibration last, for it names the lens."""
+        """Write the files next to the weights, each whole; the calibration last, for it names the lens."""
         if self.lens is not None:
             self.lens.save(folder)
         self.calibration.save(folder, self.report)
-
-    def save_copy(self, model: Path, target: Path) -> None:
-        """Writes a copy of the model's folder with the files in it, whole or not at all."""
-        with whole_folder(target) as beside:
-            shutil.copytree(model, beside, dirs_exist_ok=True, ignore=shutil.ignore_patterns(*NOT_COPIED))
-            self.save(beside)
 
 
 def calibrate(
@@ -56,16 +51,16 @@ def calibrate(
     batch_size: int = 32,
     seed: int = 17,
 ) -> Calibrated:
-    """Finds the thresholds with the fewest expected layers that hold what is demanded.
+    """Find the thresholds with the fewest expected layers that hold what is demanded.
 
-    `leap.exits.calibrate.certify.certified` has the statement. Repeated sentences are taken once, for they are
+    `leap.exits.calibrate.certify.certify` has the statement. Repeated sentences are taken once, for they are
     no independent draws. A third of the sentences fits the lens and the predictor, a third makes the
     candidates, a third tests them.
 
     Args:
         model: any LeapEncoder; k is its own rule's.
         sentences: a sample of what the model is used on, not seen in its training.
-        demand: floor, risk and confidence.
+        demand: floor, risk, keep and confidence.
         with_lens: fit a lens too, and calibrate the mapped vectors.
         batch_size: rows computed together.
         seed: of the three parts.
@@ -75,11 +70,11 @@ def calibrate(
     """
     demand.check()
     unique = list(dict.fromkeys(sentences))
-    least = fewest_to_calibrate(demand.risk, demand.confidence)
+    least = fewest_to_calibrate(demand.risk, demand.confidence, demand.keep)
     if len(unique) < least:
         raise UserError(
-            f"{len(unique)} different sentences are too few: risk {demand.risk} at confidence "
-            f"{demand.confidence} cannot be shown with less than {least}, and should have thousands"
+            f"{len(unique)} different sentences are too few: risk {demand.risk} and keep {demand.keep} at "
+            f"confidence {demand.confidence} cannot be shown with fewer than {least}, and should have thousands"
         )
     parts = torch.randperm(len(unique), generator=torch.Generator().manual_seed(seed)).tensor_split(3)
     lens = None
@@ -91,9 +86,11 @@ def calibrate(
                 *(model.encoder.config.width, len(fitted_on), 4 * model.encoder.config.width),
             )
         lens = fit_lens(pooled for _, pooled in model.pooled_layers(fitted_on, batch_size, True))
-    measured = measure(model, unique, model.rule.patience, lens, batch_size)
-    split = Parts(*(measured.at(rows) for rows in parts))
-    calibration, outcome = certified(split, model.rule.patience, demand, with_lens)
+    searching = searching_rows(parts)
+    measured, vectors = measure(model, unique, model.rule.patience, lens, batch_size, torch.cat(searching))
+    tables = [measured.at(rows) for rows in parts]
+    split = Parts.of(tables, torch.split(vectors, [len(rows) for rows in searching], dim=1))
+    calibration, outcome = certify(split, model.rule.patience, demand, with_lens)
     return Calibrated(calibration, lens, report(demand, split, calibration, outcome))
 
 
@@ -109,7 +106,7 @@ def calibrate_folder(
     device: str,
     seed: int,
 ) -> Calibrated:
-    """The command: reads the sentences, calibrates the folder, and writes into it or into a copy.
+    """Read the sentences, calibrate the folder, and write into it or into a copy; the command.
 
     Raises:
         UserError: an argument, the sentences or the folder cannot be used.
@@ -118,22 +115,45 @@ def calibrate_folder(
         demand.check()
     except ValueError as error:
         raise UserError(str(error)) from None
-    model = LeapEncoder(folder, device)
-    if output is None and not os.access(folder, os.W_OK):
-        raise UserError(f"{folder} cannot be written to: name a folder for a calibrated copy by --output")
+    check_target(folder, output)
     texts = read_column(sentences, column)
+    model = LeapEncoder(folder, device)
     log.info("%s: %d sentences of %s", folder, len(texts), sentences)
-    found = calibrate(model, texts, demand, with_lens=with_lens, batch_size=batch_size, seed=seed)
-    found.report["file"] = sentences.name
+    calibrated = calibrate(model, texts, demand, with_lens=with_lens, batch_size=batch_size, seed=seed)
+    calibrated.report["file"] = sentences.name
+    write_into(folder, output, calibrated.save)
+    return calibrated
+
+
+def check_target(folder: Path, output: Path | None) -> None:
+    """Check, before any work, that the result can be written where it is to go.
+
+    Raises:
+        UserError: `output` exists, or the folder itself cannot be written to.
+    """
+    if output is not None:
+        must_be_new(output)
+    elif stage := stage_that_writes(folder):
+        raise UserError(
+            f"{folder} is an output of DVC's stage {stage}: the next `dvc repro` would write it again, without "
+            "this calibration. Name a folder for a calibrated copy by --output"
+        )
+    elif folder.is_dir() and not os.access(folder, os.W_OK):
+        raise UserError(f"{folder} cannot be written to: name a folder for a calibrated copy by --output")
+
+
+def write_into(folder: Path, output: Path | None, save: Callable[[Path], None]) -> None:
+    """Save into the model's folder, or into a copy of it that appears whole or not at all."""
     if output is None:
-        found.save(folder)
-    else:
-        found.save_copy(folder, output)
-    return found
+        save(folder)
+        return
+    with whole_folder(output) as temporary:
+        shutil.copytree(folder, temporary, dirs_exist_ok=True, ignore=shutil.ignore_patterns(*NOT_COPIED))
+        save(temporary)
 
 
 def read_column(file: Path, column: str | None) -> list[str]:
-    """The texts of one column of a parquet, csv, tsv, jsonl or txt file.
+    """Read the texts of one column of a parquet, csv, tsv, jsonl or txt file.
 
     Args:
         file: a txt file has one text a line.
@@ -148,22 +168,30 @@ def read_column(file: Path, column: str | None) -> list[str]:
     return [row.text(0, name) for row in file_rows(file, [name])]
 
 
-def lines(found: Calibrated) -> list[str]:
-    """The outcome for a person."""
-    facts, depth = found.report, len(found.calibration.thresholds)
+def describe(calibrated: Calibrated) -> list[str]:
+    """Put the outcome into lines for a person."""
+    facts, depth = calibrated.report, len(calibrated.calibration.thresholds)
     if not facts["exited"]:
         return [
             f"no exit can be shown to be safe: strategy calibrated computes all {depth} layers",
             f"(demanded: at most {facts['risk']:.1%} of the exited vectors below cosine {facts['floor']} to "
-            f"full depth, confidence {facts['confidence']:.0%})",
+            f"full depth, {facts['keep']:.0%} of ten neighbours kept, confidence {facts['confidence']:.0%})",
         ]
     exits = ", ".join(f"{count} at {layer}" for layer, count in facts["exits"].items())
+    checks = facts["checklist"]
     return [
-        f"score: {found.calibration.score} similarity{', with the lens' if found.lens else ''}",
+        f"score: {calibrated.calibration.score} similarity{', with the lens' if calibrated.lens else ''}",
         f"expected layers: {facts['expected_layers']:.2f} of {depth} (min_layer "
-        f"{found.calibration.min_layer}; {exits})",
+        f"{calibrated.calibration.min_layer}; {exits})",
         f"realised risk: {facts['realised_risk']:.2%} of {facts['exited']} exited vectors of the test part "
         f"below cosine {facts['floor']} to full depth (demanded: at most {facts['risk']:.1%}, confidence "
         f"{facts['confidence']:.0%})",
-        f"mean similarity to full depth: {facts['similarity']:.4f}",
+        f"neighbours kept: {facts['nn_at_10']:.1%} of the ten nearest of {facts['searching']['documents']} "
+        f"sentences, over {facts['searching']['queries']} (demanded: at least {facts['keep']:.0%}, confidence "
+        f"{facts['confidence']:.0%})",
+        "the gate's checks that need no scored pairs: "
+        + ", ".join(
+            f"{name} {check['value']:.3f} {'passes' if check['passes'] else 'fails'} ({check['bound']})"
+            for name, check in checks.items()
+        ),
     ]

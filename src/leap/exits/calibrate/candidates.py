@@ -1,7 +1,5 @@
 """Candidate exit policies: thresholds a layer, made on sentences that the test does not see."""
 
-from collections.abc import Sequence
-
 import torch
 from torch import Tensor
 
@@ -9,29 +7,37 @@ from torch import Tensor
 SMALLEST_SHARE = 0.01
 # Shares of bad rows that the thresholds aim at, relative to the risk demanded.
 LEVELS = tuple(step / 20 for step in range(21))
+# Neighbours may need vectors nearer than the floor asks for: floors so far on the way from it to cosine 1.
+HIGHER_FLOORS = (0.25, 0.5, 0.75)
+COARSE_LEVELS = (0.0, 0.5, 1.0)
 
 
-def candidates(scores: Tensor, bad: Tensor, risk: float, levels: Sequence[float] = LEVELS) -> Tensor:
-    """Policies for every first exit layer and every level of caution.
+def candidates(scores: Tensor, similarity: Tensor, floor: float, risk: float) -> Tensor:
+    """Make policies for every first exit layer, for several floors and levels of caution.
 
     Args:
         scores: [L, N] float32, minus infinity where a layer has none.
-        bad: [L, N] bool, whether the layer's vector lies below the floor.
-        risk: the share of bad rows that is allowed.
-        levels: fractions of `risk`.
+        similarity: [L, N] float32, cosine of the layer's vector to full depth.
+        floor: the lowest cosine that is good enough.
+        risk: the share of vectors below the floor that is allowed.
 
     Returns:
         [C, L] float32, different thresholds; none where no layer can be left at all.
     """
-    found = [
-        layer_thresholds(scores, bad, first, level * risk) for first in range(1, len(scores)) for level in levels
+    families = [(similarity < floor, LEVELS)]
+    families += [(similarity < floor + part * (1 - floor), COARSE_LEVELS) for part in HIGHER_FLOORS]
+    made = [
+        layer_thresholds(scores, bad, first, level * risk)
+        for bad, levels in families
+        for first in range(1, len(scores))
+        for level in levels
     ]
-    different = {tuple(thresholds.tolist()): thresholds for thresholds in found if thresholds.isfinite().any()}
+    different = {tuple(thresholds.tolist()): thresholds for thresholds in made if thresholds.isfinite().any()}
     return torch.stack([*different.values()]) if different else torch.empty(0, len(scores))
 
 
 def layer_thresholds(scores: Tensor, bad: Tensor, first: int, allowed: float) -> Tensor:
-    """The lowest thresholds, layer after layer, at which the share of bad ones among the leavers is allowed.
+    """Find the lowest thresholds, layer after layer, with an allowed share of bad ones among the leavers.
 
     Args:
         scores: [L, N].
@@ -46,9 +52,9 @@ def layer_thresholds(scores: Tensor, bad: Tensor, first: int, allowed: float) ->
     thresholds = torch.full((depth,), torch.inf)
     stays = torch.ones(rows, dtype=torch.bool)
     for layer in range(first - 1, depth - 1):
-        found = lowest_threshold(scores[layer, stays], bad[layer, stays], allowed, SMALLEST_SHARE * rows)
-        thresholds[layer] = found
-        stays &= scores[layer] < found
+        lowest = lowest_threshold(scores[layer, stays], bad[layer, stays], allowed, SMALLEST_SHARE * rows)
+        thresholds[layer] = lowest
+        stays &= scores[layer] < lowest
     return thresholds
 
 

@@ -1,21 +1,28 @@
 """From measured sentences to tested thresholds."""
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from leap.core.sample_sizes import NEIGHBOURS
+from leap.evidence.bounds import ENOUGH_EXITS, ENOUGH_NEIGHBOURS, NEAR
 from leap.exits.calibrate.candidates import candidates
 from leap.exits.calibrate.measure import Measured, fit_predictor
-from leap.exits.calibrate.risk import Demand, fixed_sequence, p_value
+from leap.exits.calibrate.neighbourhood import Neighbourhood
+from leap.exits.calibrate.risk import Demand, fixed_sequence, mean_p_value, share_p_value
 from leap.exits.calibration import Calibration
 from leap.exits.rules import first_layer_at
 
 # A predicted similarity must save this share of the layers to be chosen: the consecutive one costs less to
-# take, and the GPU's fast path knows no other.
+# compute, and the GPU's fast path knows no other.
 WORTH_PREDICTING = 0.01
+# Sentences whose vectors are held: those of the index, those that order the candidates, those that test them.
+INDEXED, ORDERING, TESTING = 1000, 300, 2000
+# A candidate this unlikely to be safe on the order part is not worth a search.
+HOPELESS = 0.5
 
 
 @dataclass(frozen=True)
@@ -23,13 +30,30 @@ class Parts:
     """The sentences in three parts, drawn at random: each one serves one purpose only.
 
     fit: the lens and the predictor.
-    order: the candidates' thresholds, and the order in which they are tested.
+    order: the candidates' thresholds, the order in which they are tested, and the index that is searched.
     test: the tests.
+    ordering: the first sentences of `fit` search the first ones of `order`.
+    testing: the first sentences of `test` search the same.
     """
 
     fit: Measured
     order: Measured
     test: Measured
+    ordering: Neighbourhood
+    testing: Neighbourhood
+
+    @classmethod
+    def of(cls, measured: Sequence[Measured], vectors: Sequence[Tensor]) -> "Parts":
+        """Build the two neighbourhoods.
+
+        Args:
+            measured: fit, order and test.
+            vectors: [L, n, D] float32 each, of each part's first sentences, as `searching_rows` says.
+        """
+        fit, order, test = measured
+        fit_vectors, documents, test_vectors = vectors
+        ordering, testing = (Neighbourhood(each, documents, NEIGHBOURS) for each in (fit_vectors, test_vectors))
+        return cls(fit, order, test, ordering, testing)
 
 
 @dataclass(frozen=True)
@@ -39,53 +63,63 @@ class Outcome:
     thresholds: [L] float32; all infinite where no candidate passed.
     exits: [N] int64.
     exited, bad: how many left before L, and how many of these lie below the floor.
+    kept: [n] float64, the share of its nearest neighbours that each searching sentence keeps.
     """
 
     thresholds: Tensor
     exits: Tensor
     exited: int
     bad: int
+    kept: Tensor
 
     @property
     def expected_layers(self) -> float:
         """The mean exit layer."""
         return self.exits.double().mean().item()
 
+    def p_value(self, demand: Demand, level: float) -> float:
+        """Return the p-value of "one of the two statements is false": the larger of theirs.
 
-def certified(parts: Parts, patience: int, demand: Demand, uses_lens: bool) -> tuple[Calibration, Outcome]:
-    """The calibration with the fewest expected layers of all that are shown to be safe (to within 1 %).
+        Rejecting a union at a level means rejecting each part of it at that level (an intersection-union
+        test), so the level need not be divided between the two.
+        """
+        return max(share_p_value(self.exited, self.bad, demand.risk), mean_p_value(self.kept, demand.keep, level))
 
-    The statement: with probability `demand.confidence` over the sentences of the test part, of future
-    sentences drawn like them that leave early, at most the share `demand.risk` has a cosine to full depth
-    below `demand.floor`. It needs no assumption on model or scores, only that the sentences are independent
-    draws. Two families are tested, by the consecutive and by the predicted similarity; each is a fixed
-    sequence at level (1 - confidence) / 2, so the family-wise error of all tests together is at most
-    1 - confidence (Bonferroni), and the better one may be chosen on the test part.
+
+def searching_rows(parts: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    """Return the rows of fit, order and test whose vectors are held; the parts are in random order."""
+    return tuple(part[:most] for part, most in zip(parts, (ORDERING, INDEXED, TESTING), strict=True))
+
+
+def certify(parts: Parts, patience: int, demand: Demand, uses_lens: bool) -> tuple[Calibration, Outcome]:
+    """Choose the calibration with the fewest expected layers of all that are shown to be safe (to within 1 %).
+
+    The statement: with probability `demand.confidence` over the sentences of the test part, both hold.
+
+    1. Of future sentences drawn like them that leave early, at most the share `demand.risk` has a cosine to
+       full depth below `demand.floor`.
+    2. A future sentence that searches the index of the order part's sentences, all of them leaving by the same
+       policy, keeps on average at least the share `demand.keep` of its ten nearest neighbours at full depth.
+
+    It needs no assumption on model or scores, only that the sentences are independent draws. Two families are
+    tested, by the consecutive and by the predicted similarity; each is a fixed sequence at level
+    (1 - confidence) / 2, so the family-wise error of all tests together is at most 1 - confidence
+    (Bonferroni), and the better one may be chosen on the test part.
 
     Returns:
         The calibration, which lets nothing leave where no candidate is safe, and its outcome.
     """
     level = (1 - demand.confidence) / 2
     predictor = fit_predictor(parts.fit)
-    consecutive = _tested(
-        (parts.order.consecutive, parts.test.consecutive),
-        (parts.order.similarity, parts.test.similarity),
-        demand,
-        level,
-    )
-    predicted = _tested(
-        (parts.order.predicted(predictor), parts.test.predicted(predictor)),
-        (parts.order.similarity, parts.test.similarity),
-        demand,
-        level,
-    )
+    consecutive = _tested(parts, lambda part: part.consecutive, demand, level)
+    predicted = _tested(parts, lambda part: part.predicted(predictor), demand, level)
     if predicted.expected_layers < (1 - WORTH_PREDICTING) * consecutive.expected_layers:
         return Calibration(predicted.thresholds, patience, predictor, uses_lens), predicted
     return Calibration(consecutive.thresholds, patience, None, uses_lens), consecutive
 
 
 def counts(thresholds: Tensor, scores: Tensor, bad: Tensor) -> tuple[Tensor, int, int]:
-    """What a policy does: the exit layers [N] int64, how many left before L, and how many of these are bad.
+    """Apply a policy: the exit layers [N] int64, how many left before L, and how many of these are bad.
 
     Args:
         thresholds: [L].
@@ -99,39 +133,76 @@ def counts(thresholds: Tensor, scores: Tensor, bad: Tensor) -> tuple[Tensor, int
 
 
 def report(demand: Demand, parts: Parts, calibration: Calibration, outcome: Outcome) -> dict[str, Any]:
-    """What was demanded and found, for calibration.json and the command's last lines."""
+    """Describe what was demanded and shown, for calibration.json and the command's last lines."""
     depth = len(calibration.thresholds)
     rows = torch.arange(len(outcome.exits))
+    similarity = parts.test.similarity[outcome.exits - 1, rows].mean().item()
+    figures = {
+        "exit_rate": (outcome.exited / len(outcome.exits), ENOUGH_EXITS),
+        "similarity": (similarity, NEAR),
+        "nn_at_10": (outcome.kept.mean().item(), ENOUGH_NEIGHBOURS),
+    }
     return {
         "floor": demand.floor,
         "risk": demand.risk,
+        "keep": demand.keep,
         "confidence": demand.confidence,
         "sentences": {name: getattr(parts, name).similarity.shape[1] for name in ("fit", "order", "test")},
+        "searching": {"queries": len(outcome.kept), "documents": parts.testing.documents.shape[1]},
         "expected_layers": outcome.expected_layers,
         "exit_share": outcome.exited / len(outcome.exits),
         "exited": outcome.exited,
         "below_floor": outcome.bad,
         "realised_risk": outcome.bad / outcome.exited if outcome.exited else 0.0,
-        "similarity": parts.test.similarity[outcome.exits - 1, rows].mean().item(),
+        "similarity": similarity,
+        "nn_at_10": outcome.kept.mean().item(),
+        # The gate's own checks need scored pairs and collections too: those are `dvc repro`'s.
+        "checklist": {
+            name: {
+                "value": value,
+                "bound": bound,
+                "passes": value > bound if name == "exit_rate" else value >= bound,
+            }
+            for name, (value, bound) in figures.items()
+        },
         "exits": {
             str(layer): count for layer in range(1, depth + 1) if (count := int((outcome.exits == layer).sum()))
         },
     }
 
 
-def _tested(
-    scores: tuple[Tensor, Tensor], similarity: tuple[Tensor, Tensor], demand: Demand, level: float
-) -> Outcome:
-    bad = [found < demand.floor for found in similarity]
-    policies = candidates(scores[0], bad[0], demand.risk)
-    ordered = [counts(policy, scores[0], bad[0])[1:] for policy in policies]
-    # The safest first, as far as the order part can tell; equal ones by their share of bad rows.
-    order = sorted(
-        range(len(policies)), key=lambda i: (p_value(*ordered[i], demand.risk), ordered[i][1] / ordered[i][0])
+def _tested(parts: Parts, scores_of: Callable[[Measured], Tensor], demand: Demand, level: float) -> Outcome:
+    """Order one score's candidates without the test part, then test them on it."""
+    fit, order, test = (scores_of(part) for part in (parts.fit, parts.order, parts.test))
+    bad_in_order, bad_in_test = (part.similarity < demand.floor for part in (parts.order, parts.test))
+
+    def kept(policy: Tensor, neighbourhood: Neighbourhood, scores: Tensor) -> Tensor:
+        queries, documents = neighbourhood.queries.shape[1], neighbourhood.documents.shape[1]
+        sides = scores[:, :queries], order[:, :documents]
+        return neighbourhood.kept(*(first_layer_at(side, policy[:, None], 1) for side in sides))
+
+    def guess(policy: Tensor) -> Outcome:
+        counted = counts(policy, order, bad_in_order)
+        # Searching costs most: a policy whose cosines already fail is not searched with.
+        hopeless = share_p_value(*counted[1:], demand.risk) >= HOPELESS
+        return Outcome(policy, *counted, fit.new_zeros(1) if hopeless else kept(policy, parts.ordering, fit))
+
+    def outcome(policy: Tensor) -> Outcome:
+        return Outcome(policy, *counts(policy, test, bad_in_test), kept(policy, parts.testing, test))
+
+    guesses = [guess(policy) for policy in candidates(order, parts.order.similarity, demand.floor, demand.risk)]
+    p_values = [one.p_value(demand, level) for one in guesses]
+    # The safest first, as far as the order part can tell; of equally safe ones the nearest.
+    sequence = sorted(
+        (index for index, value in enumerate(p_values) if value < HOPELESS),
+        key=lambda i: (p_values[i], guesses[i].bad / guesses[i].exited, -guesses[i].kept.mean().item()),
     )
-    measured = partial(counts, scores=scores[1], bad=bad[1])
-    none = torch.full((len(scores[0]),), torch.inf)
-    outcomes = [Outcome(none, *measured(none))]
-    for index in fixed_sequence(order, lambda i: measured(policies[i])[1:], demand.risk, level):
-        outcomes.append(Outcome(policies[index], *measured(policies[index])))
-    return min(outcomes, key=lambda outcome: outcome.expected_layers)
+    tested: dict[int, Outcome] = {}
+
+    def p_value(index: int) -> float:
+        tested[index] = outcome(guesses[index].thresholds)
+        return tested[index].p_value(demand, level)
+
+    shown = [tested[index] for index in fixed_sequence(sequence, p_value, level)]
+    none = outcome(torch.full((len(test),), torch.inf))
+    return min([none, *shown], key=lambda one: one.expected_layers)

@@ -1,4 +1,4 @@
-"""From a student to the model that is judged and served: exit rule, exit heads and tested thresholds beside it."""
+"""From a student to the model that is judged and served: exit rule, exit heads and tested thresholds."""
 
 import logging
 import shutil
@@ -9,9 +9,10 @@ from pathlib import Path
 from leap.core.checksums import write_sums
 from leap.core.errors import UserError
 from leap.core.files import whole_folder, write_sealed
+from leap.core.sample_sizes import fewest_to_calibrate
 from leap.core.settings import VariantSettings
 from leap.core.settings.training import CalibrationSettings
-from leap.exits.calibrate.calibrate_folder import Calibrated, calibrate, lines, needed_sentences
+from leap.exits.calibrate.calibrate_folder import Calibrated, calibrate, describe
 from leap.exits.calibrate.fit_heads import fit_heads
 from leap.exits.calibrate.risk import Demand
 from leap.exits.calibration import FILE as CALIBRATION
@@ -52,7 +53,7 @@ def finish_model(
     wanted = variant.exit.calibration
     if wanted is not None:
         check_held_out(held_out, wanted)
-    found = None
+    calibrated = None
     with whole_folder(target) as temporary:
         shutil.copytree(student, temporary, dirs_exist_ok=True)
         write_rule(temporary, variant)
@@ -63,11 +64,11 @@ def finish_model(
             fit_heads(pooled for _, pooled in model.pooled_layers(training_text, BATCH_SIZE)).save(temporary)
         if wanted is not None:
             (temporary / CALIBRATION).unlink(missing_ok=True)
-            found = calibrate(model, held_out, demand(wanted), batch_size=BATCH_SIZE)
-            found.save(temporary)
-    for line in [] if found is None else lines(found):
+            calibrated = calibrate(model, held_out, demand(wanted), batch_size=BATCH_SIZE)
+            calibrated.save(temporary)
+    for line in [] if calibrated is None else describe(calibrated):
         log.info("%s, calibrated: %s", target, line)
-    return found
+    return calibrated
 
 
 def write_rule(folder: Path, variant: VariantSettings) -> None:
@@ -90,7 +91,7 @@ def check_held_out(sentences: Sequence[str], settings: CalibrationSettings) -> N
     Raises:
         UserError: there are too few sentences.
     """
-    least = needed_sentences(demand(settings))
+    least = fewest_to_calibrate(settings.risk, settings.confidence, settings.keep)
     if len(sentences) < least:
         raise UserError(
             f"data/held_out.parquet has {len(sentences)} sentences, and exit.calibration with risk "
@@ -100,5 +101,5 @@ def check_held_out(sentences: Sequence[str], settings: CalibrationSettings) -> N
 
 
 def demand(settings: CalibrationSettings) -> Demand:
-    """The settings as `leap calibrate` names them."""
-    return Demand(settings.floor, settings.risk, settings.confidence)
+    """Return the settings as `leap calibrate` names them."""
+    return Demand(settings.floor, settings.risk, settings.confidence, settings.keep)

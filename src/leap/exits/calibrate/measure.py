@@ -1,4 +1,4 @@
-"""What calibration needs to know of each sentence at each layer: three small tables, in bounded memory."""
+"""Measures each sentence at each layer: three small tables, and the vectors of those that search one another."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -32,44 +32,68 @@ class Measured:
 
     @classmethod
     def of(cls, pooled: Tensor, patience: int, lens: Lens | None = None) -> "Measured":
-        """Measures pooled layers, [L + 1, N, D] float32."""
+        """Measure pooled layers, [L + 1, N, D] float32."""
         returned = pooled if lens is None else lens.mapped(pooled)
         return cls(consecutive_similarity(pooled, patience), layer_features(pooled), similarity_to_final(returned))
 
     def at(self, rows: Tensor) -> "Measured":
-        """Some of the sentences; `rows` is [n] int64."""
+        """Select some of the sentences; `rows` is [n] int64."""
         return Measured(self.consecutive[:, rows], self.features[:, rows], self.similarity[:, rows])
 
     def predicted(self, predictor: Predictor) -> Tensor:
-        """The predictor's scores, [L, N], as `Predictor.scores` gives them."""
-        found = torch.einsum("lnf,lf->ln", self.features, predictor.coefficients[FIRST_LAYER - 1 :])
-        return torch.cat([torch.full_like(found[:1], -torch.inf), found])
+        """Return the predictor's scores, [L, N], as `Predictor.scores` gives them."""
+        scores = torch.einsum("lnf,lf->ln", self.features, predictor.coefficients[FIRST_LAYER - 1 :])
+        return torch.cat([torch.full_like(scores[:1], -torch.inf), scores])
 
 
 def measure(
-    model: LeapEncoder, sentences: Sequence[str], patience: int, lens: Lens | None, batch_size: int
-) -> Measured:
-    """Runs the model over the sentences; only a dozen numbers a sentence and layer are kept.
+    model: LeapEncoder,
+    sentences: Sequence[str],
+    patience: int,
+    lens: Lens | None,
+    batch_size: int,
+    searching: Tensor,
+) -> tuple[Measured, Tensor]:
+    """Run the model over the sentences; memory grows by a dozen numbers a sentence and layer.
+
+    Args:
+        model: the encoder.
+        sentences: N texts.
+        patience: k of the consecutive similarity.
+        lens: maps what an exit returns; None for none.
+        batch_size: rows computed together.
+        searching: [n] int64, the sentences whose vectors are returned.
+
+    Returns:
+        The tables, and [L, n, D] float32: what an exit at each layer returns for `searching`.
 
     Raises:
         UserError: the model gives vectors that are not finite.
     """
     depth, rows = model.depth, len(sentences)
     measured = Measured(torch.empty(depth, rows), torch.empty(depth - 1, rows, FEATURES), torch.empty(depth, rows))
+    vectors = torch.empty(depth, len(searching), model.encoder.config.width)
+    place = torch.full((rows,), -1)
+    place[searching] = torch.arange(len(searching))
     lens = lens and lens.to(model.device)
-    for index, pooled in model.pooled_layers(sentences, batch_size, show_progress_bar=True):
-        if not pooled.isfinite().all():
+    for index, layers in model.pooled_layers(sentences, batch_size, show_progress_bar=True):
+        if not layers.isfinite().all():
             raise UserError(f"{model.folder} gives vectors that are not finite: its weights are damaged")
-        # Where the model is: beside an H200, 32 CPU cores came to 107 sentences a second.
-        part = Measured.of(pooled.to(model.device), patience, lens)
+        # Where the model is: next to an H200, 32 CPU cores came to 107 sentences a second.
+        pooled = layers.to(model.device)
+        part = Measured.of(pooled, patience, lens)
         measured.consecutive[:, index] = part.consecutive.cpu()
         measured.features[:, index] = part.features.cpu()
         measured.similarity[:, index] = part.similarity.cpu()
-    return measured
+        wanted = place[index] >= 0
+        if wanted.any():
+            chosen = pooled[:, wanted.to(pooled.device)]
+            vectors[:, place[index][wanted]] = (chosen if lens is None else lens.mapped(chosen))[1:].cpu()
+    return measured, vectors
 
 
 def fit_predictor(measured: Measured) -> Predictor:
-    """The predictor of similarity to full depth: least squares, one a layer from 2 on."""
+    """Fit the predictor of similarity to full depth: least squares, one a layer from 2 on."""
     sums = LeastSquares()
     sums.add(measured.features, measured.similarity[FIRST_LAYER - 1 :, :, None])
     fitted = sums.solve(PREDICTOR_RIDGE)[..., 0]

@@ -1,0 +1,232 @@
+"""`leap calibrate --queries --documents`: the earliest layer at which queries keep their nearest documents."""
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from leap.core.errors import UserError
+from leap.core.files import read_json, write_sealed
+from leap.core.sample_sizes import NEIGHBOURS, fewest_draws
+from leap.exits.calibrate.calibrate_folder import check_target, read_column, write_into
+from leap.exits.calibrate.fit_lens import fit_lens
+from leap.exits.calibrate.risk import fixed_sequence, mean_p_value
+from leap.exits.leap_encoder import LeapEncoder
+from leap.exits.lens import Lens
+from leap.exits.neighbours import overlap
+from leap.exits.search import nearest
+from leap.models.folder import hash_weights
+
+log = logging.getLogger(__name__)
+
+FILE = "query_calibration.json"
+# Among few documents the nearest ten stay whatever a query's vector is.
+FEWEST_DOCUMENTS = 10 * NEIGHBOURS
+
+
+@dataclass(frozen=True)
+class QueryDemand:
+    """The statement that a query layer must show.
+
+    keep: the smallest mean share of the ten nearest documents at full depth that must stay.
+    confidence: the probability that it does.
+    """
+
+    keep: float = 0.9
+    confidence: float = 0.95
+
+    def check(self) -> None:
+        """Refuse values out of range.
+
+        Raises:
+            ValueError: one or both are.
+        """
+        faults = [
+            f"{name} {value} must lie between 0 and 1" for name, value in vars(self).items() if not 0 < value < 1
+        ]
+        if faults:
+            raise ValueError("; ".join(faults))
+
+
+class QueryCalibration(NamedTuple):
+    """The layer that queries leave at (L where nothing could be shown), the lens they go through, the report."""
+
+    layer: int
+    lens: Lens | None
+    report: dict[str, Any]
+
+    def save(self, folder: Path, rule: dict[str, Any]) -> None:
+        """Write the query rule into leap.json and the report next to the weights; the rule last.
+
+        Args:
+            folder: the model's folder.
+            rule: the folder's own exit rule, for a folder without leap.json.
+        """
+        if self.lens is not None:
+            self.lens.save(folder)
+        write_sealed(folder / FILE, {"weights": hash_weights(folder), **self.report})
+        path = folder / "leap.json"
+        content = read_json(path, "leap calibrate") if path.is_file() else {"exit": rule}
+        content.pop("seal", None)
+        write_sealed(path, content | {"query": {"layer": self.layer}, "document": "full"})
+
+
+def calibrate_queries(
+    model: LeapEncoder,
+    queries: Sequence[str],
+    documents: Sequence[str],
+    demand: QueryDemand,
+    *,
+    with_lens: bool = False,
+    batch_size: int = 32,
+    seed: int = 17,
+) -> QueryCalibration:
+    """Find the earliest query layer that is shown to keep the nearest documents.
+
+    The statement: with probability `demand.confidence` over the queries, a future query drawn like them that
+    leaves at the layer finds, on average, at least the share `demand.keep` of the ten documents that are
+    nearest to it at full depth. The documents are the given ones, indexed at full depth.
+
+    Args:
+        model: any LeapEncoder.
+        queries: held out: a random sample of what will be asked, used for nothing else.
+        documents: the collection that is searched.
+        demand: keep and confidence.
+        with_lens: fit a linear map a layer on the documents, and send the queries through it.
+        batch_size: rows computed together.
+        seed: of the order in which the queries are tested.
+
+    Raises:
+        UserError: there are too few queries or documents.
+    """
+    demand.check()
+    unique = list(dict.fromkeys(queries))
+    least = fewest_draws(1 - demand.keep, 1 - demand.confidence)
+    if len(unique) < least:
+        raise UserError(
+            f"{len(unique)} different queries are too few: keep {demand.keep} at confidence "
+            f"{demand.confidence} cannot be shown with fewer than {least}, and should have hundreds"
+        )
+    if len(documents) < FEWEST_DOCUMENTS:
+        raise UserError(
+            f"{len(documents)} documents are too few: among fewer than {FEWEST_DOCUMENTS} a query keeps its "
+            f"nearest {NEIGHBOURS} by chance"
+        )
+    lens = fit_lens(pooled for _, pooled in model.pooled_layers(documents, batch_size)) if with_lens else None
+    order = torch.randperm(len(unique), generator=torch.Generator().manual_seed(seed)).tolist()
+    kept = measure_kept(model, [unique[row] for row in order], documents, lens=lens, batch_size=batch_size)
+    layer = earliest_layer(kept, demand)
+    return QueryCalibration(
+        layer or model.depth,
+        lens,
+        {
+            "keep": demand.keep,
+            "confidence": demand.confidence,
+            "layer": layer,
+            "queries": len(unique),
+            "documents": len(documents),
+            "kept_by_layer": {str(number): share for number, share in enumerate(kept.mean(1).tolist(), 1)},
+        },
+    )
+
+
+def earliest_layer(kept: Tensor, demand: QueryDemand) -> int | None:
+    """Test layer after layer, from the deepest down, and return the last one that passes; None if none does.
+
+    The order is fixed before any query is seen, so no level is divided (fixed sequence testing).
+
+    Args:
+        kept: [L - 1, N] float64 in [0, 1], of layers 1 to L - 1, queries in random order.
+        demand: keep and confidence.
+    """
+    level = 1 - demand.confidence
+    shown = fixed_sequence(
+        range(len(kept), 0, -1), lambda layer: mean_p_value(kept[layer - 1], demand.keep, level), level
+    )
+    return min(shown, default=None)
+
+
+def measure_kept(
+    model: LeapEncoder,
+    queries: Sequence[str],
+    documents: Sequence[str],
+    *,
+    lens: Lens | None = None,
+    batch_size: int = 32,
+) -> Tensor:
+    """Measure the share of its ten nearest documents at full depth that each query keeps at each layer.
+
+    This is the realised share as well: on queries or documents from elsewhere, of which a calibration says
+    nothing, its mean over the queries is what to compare with `keep`.
+
+    Args:
+        model: any LeapEncoder; its prompts `query` and `document` are put before the texts.
+        queries: N texts.
+        documents: M texts, indexed at full depth.
+        lens: maps the vectors of queries that leave early.
+        batch_size: rows computed together.
+
+    Returns:
+        [L - 1, N] float64, of layers 1 to L - 1.
+    """
+    width = model.encoder.config.width
+    index = torch.empty(len(documents), width)
+    for rows, pooled in model.pooled_layers(documents, batch_size, prompt_name="document"):
+        index[rows] = pooled[-1]
+    vectors = torch.empty(model.depth, len(queries), width)
+    lens = lens and lens.to(torch.device("cpu"))
+    for rows, pooled in model.pooled_layers(queries, batch_size, prompt_name="query"):
+        vectors[:, rows] = (pooled if lens is None else lens.mapped(pooled))[1:]
+    if not (index.isfinite().all() and vectors.isfinite().all()):
+        raise UserError(f"{model.folder} gives vectors that are not finite: its weights are damaged")
+    full = nearest(vectors[-1], index, NEIGHBOURS)
+    return torch.stack([overlap(nearest(layer, index, NEIGHBOURS), full) for layer in vectors[:-1]])
+
+
+def calibrate_queries_of_folder(
+    folder: Path,
+    queries: Path,
+    documents: Path,
+    demand: QueryDemand,
+    *,
+    column: str | None,
+    with_lens: bool,
+    output: Path | None,
+    batch_size: int,
+    device: str,
+    seed: int,
+) -> QueryCalibration:
+    """Read queries and documents, calibrate, and write the query rule into the folder or a copy; the command.
+
+    Raises:
+        UserError: an argument, a file or the folder cannot be used.
+    """
+    try:
+        demand.check()
+    except ValueError as error:
+        raise UserError(str(error)) from None
+    check_target(folder, output)
+    asked, searched = read_column(queries, column), read_column(documents, column)
+    model = LeapEncoder(folder, device)
+    log.info("%s: %d queries of %s, %d documents of %s", folder, len(asked), queries, len(searched), documents)
+    calibrated = calibrate_queries(
+        model, asked, searched, demand, with_lens=with_lens, batch_size=batch_size, seed=seed
+    )
+    calibrated.report["files"] = [queries.name, documents.name]
+    write_into(folder, output, lambda target: calibrated.save(target, vars(model.rule)))
+    return calibrated
+
+
+def describe_queries(calibrated: QueryCalibration) -> list[str]:
+    """Put the outcome into lines for a person."""
+    facts = calibrated.report
+    demanded = f"at least {facts['keep']:.0%} of the ten nearest, confidence {facts['confidence']:.0%}"
+    shares = ", ".join(f"{layer}: {share:.1%}" for layer, share in facts["kept_by_layer"].items())
+    table = f"kept by layer, over {facts['queries']} queries and {facts['documents']} documents: {shares}"
+    if facts["layer"] is None:
+        return [f"nothing can be shown ({demanded}): queries compute all layers", table]
+    return [f"queries may leave at layer {facts['layer']} ({demanded})", table]
