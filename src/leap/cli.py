@@ -182,11 +182,11 @@ def export(
 
 @app.command()
 def summary(path: Annotated[Path, typer.Argument()] = Path("reports/summary.json")) -> None:
-    """Print the summary table of the last report."""
+    """Print what the last report found: the table, the reasons of refusals, what to try next."""
     from leap.core.files import read_json
-    from leap.report.summary import table
+    from leap.report.findings import text
 
-    typer.echo(table(read_json(path, "dvc repro")))
+    typer.echo(text(read_json(path, "dvc repro")))
 
 
 @app.command()

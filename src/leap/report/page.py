@@ -1,169 +1,170 @@
-"""The report as one HTML file that needs nothing else, and as Markdown, from the summary and the pictures."""
+"""The report's pages: HTML that needs nothing else, from the summary, its words, tables and pictures."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, FileSystemLoader, select_autoescape
-from markupsafe import Markup
+from jinja2 import Environment, FileSystemLoader
+from markupsafe import Markup, escape
 
-from leap.gate.verdict import mark
+from leap.core.colours import colours_of
+from leap.evidence.bounds import ENOUGH_NEIGHBOURS
 from leap.report import plot_data, plots
-from leap.report.evaluator_proof import read_proof
+from leap.report.findings import against_smaller, finding, machine, next_steps, overview
+from leap.report.grid import shown, signed, tone
 from leap.report.paper_tables import Table
+from leap.report.sections import sections
 from leap.report.study_results import Studies
-from leap.report.summary import COLUMNS, dig, row, shown, verdict_word
-from leap.report.wall_clock import wall_clock
 
 TEMPLATES = Path(__file__).parent / "templates"
+# The pictures of the first screen; the last one is drawn where sentences leave at more than one layer.
+FIRST = ("similarity", "quality", "exits")
 
-# The gate's viability line for neighbours (paper, Deployment Checklist), drawn where layers are judged by it.
-NEIGHBOURS = 0.8
-
-LAYER_COLUMNS = {
-    "layer": 0,
-    "similarity_to_final": 3,
-    "stability": 3,
-    "exit_rate_converged": 3,
-    "exit_rate_near_final": 3,
-    "nn_at_10": 3,
-    "nn_fail_50": 3,
-    "nn_fail_30": 3,
-    "contraction": 3,
-    "alignment": 3,
-    "viable": 0,
-}
-
-
-Pictures = dict[str, tuple[str, str, list[dict[str, Any]]]]
+Rows = list[dict[str, Any]]
+Pictures = dict[str, tuple[str, str, Rows]]
 
 
 def pictures(summary: dict[str, Any], evaluations: Path, studies: Studies) -> Pictures:
-    """Every picture by file name: (caption, SVG, the rows behind it)."""
+    """Every picture that has data, by file name: (caption, SVG, the rows behind it)."""
     layers = plot_data.layer_rows(summary)
-    exits = plot_data.exit_rows(summary)
-    quality = plot_data.quality_rows(summary)
-    latency = plot_data.latency_rows(summary)
-    losses = plot_data.loss_rows(summary, evaluations)
-    pareto, fixed = plot_data.pareto_rows(studies), plot_data.fixed_depth_rows(studies)
-    widths, reduction = plot_data.width_rows(studies), plot_data.reduction_rows(summary)
-    layers_and_quality = ("layers computed a text", "Spearman")
-    drawn = {
+    against_layers = ("layers computed by a sentence", "Spearman")
+    draw: dict[str, tuple[str, Rows, Callable[[Rows], str]]] = {
         "similarity": (
-            "Similarity of each layer to the final one",
-            plots.by_layer(layers, "similarity_to_final", "cosine to the final layer"),
+            "Similarity of each layer to the last one",
             layers,
+            lambda rows: plots.by_layer(rows, "similarity_to_final", "cosine to the last layer"),
+        ),
+        "quality": (
+            "Quality against depth: cut at a layer (line), other rules (dots), full depth (hollow), exited (filled)",
+            plot_data.quality_rows(summary),
+            plots.quality,
+        ),
+        "exits": ("Where sentences leave", plot_data.exit_rows(summary), plots.exit_distribution),
+        "neighbours": (
+            f"Neighbours that stay (NN@10) at each layer; dotted: the checklist's {ENOUGH_NEIGHBOURS:g}",
+            layers,
+            lambda rows: plots.by_layer(rows, "nn_at_10", "NN@10", ENOUGH_NEIGHBOURS),
         ),
         "stability": (
-            "Stability: each layer against the one before",
-            plots.by_layer(layers, "stability", "cosine to the layer before"),
+            "Each layer against the one before, which is what the exit rule sees",
             layers,
-        ),
-        "neighbours": (
-            f"Neighbours kept (NN@10) at each layer; the line is the gate's {NEIGHBOURS:g}",
-            plots.by_layer(layers, "nn_at_10", "NN@10", NEIGHBOURS),
-            layers,
-        ),
-        "exits": ("Where texts leave (rule: converged)", plots.exit_distribution(exits), exits),
-        "quality": (
-            "Quality against depth: cut at each layer (line), full (hollow), exited (filled)",
-            plots.quality(quality),
-            quality,
-        ),
-        "failure": (
-            "Neighbours lost: share of texts that keep less than half of their ten (NN@10 below 0.5)",
-            plots.by_layer(layers, "nn_fail_50", "share of texts"),
-            layers,
+            lambda rows: plots.by_layer(rows, "stability", "cosine to the layer before"),
         ),
         "contraction": (
             "Contraction: a layer's step over the one before, median; below 1 layers move less and less",
-            plots.by_layer(layers, "contraction", "contraction ratio", 1.0),
             layers,
+            lambda rows: plots.by_layer(rows, "contraction", "contraction ratio", 1.0),
         ),
+        "latency": (
+            "Time of one batch of sentences, by the way the model is run",
+            plot_data.latency_rows(summary),
+            plots.latency,
+        ),
+        "losses": ("Training loss", plot_data.loss_rows(summary, evaluations), plots.losses),
         "pareto": (
-            "Quality against layers: one model cut at each layer, exited by theta, and by the oracle "
-            "(study strategies)",
-            plots.curves(pareto, layers_and_quality, "pareto"),
-            pareto,
+            "leap cut at each layer, exited by theta, and by the oracle (study strategies)",
+            plot_data.pareto_rows(studies),
+            lambda rows: plots.curves(rows, against_layers, "pareto"),
         ),
         "fixed_depth": (
-            "Rivals at equal depth: LEAP cut or exited beside students of exactly so many layers "
-            "(study fixed_depth)",
-            plots.curves(fixed, layers_and_quality, "fixed-depth"),
-            fixed,
+            "leap cut or exited, and students of exactly so many layers (study fixed_depth)",
+            plot_data.fixed_depth_rows(studies),
+            lambda rows: plots.curves(rows, against_layers, "fixed-depth"),
         ),
         "widths": (
             "Fewer layers and fewer dimensions: quality against layers times width saved (study widths)",
-            plots.curves(widths, ("layers times width saved, x", "Spearman"), "widths"),
-            widths,
+            plot_data.width_rows(studies),
+            lambda rows: plots.curves(rows, ("layers times width saved, x", "Spearman"), "widths"),
         ),
-        "reduction": (
-            "Time that is left of full depth against layer reduction, smallest batch; dotted: every layer "
-            "costs alike",
-            plots.curves(
-                reduction, ("layer reduction, x", "share of full depth's time"), "reduction", diagonal=True
-            ),
-            reduction,
-        ),
-        "losses": ("Training loss", plots.losses(losses), losses),
     }
-    for batch in sorted({item["batch"] for item in latency}):
-        caption = f"Time a batch of {batch}, by the way the model is run"
-        drawn[f"latency_{batch}"] = (caption, plots.latency(latency, batch), latency)
-    return drawn
+    return {name: (caption, function(rows), rows) for name, (caption, rows, function) in draw.items() if rows}
 
 
-def render(
-    template: str,
-    summary: dict[str, Any],
-    drawn: Pictures,
-    tables: dict[str, Table],
-    asked: dict[str, str],
-    studies: Studies,
-) -> str:
-    """One of the two forms of the report.
+def plot_rows(rows: Rows) -> Rows:
+    """The rows of a picture as `dvc plots` reads them: each with the colour of its variant."""
+    colours = colours_of(row["variant"] for row in rows)
+    return [{**row, "colour": colours[row["variant"]]} for row in rows]
+
+
+def render_report(summary: dict[str, Any], drawn: Pictures, studies: Studies, asked: dict[str, str]) -> str:
+    """reports/report.html.
 
     Args:
-        template: "report.html.j2" or "report.md.j2".
         summary: the content of reports/summary.json.
         drawn: the result of `pictures`.
-        tables: the result of `leap.report.paper_tables.paper_tables`.
-        asked: the description of every study of the settings, run or not.
         studies: those that have been run.
+        asked: the description of every study of the settings, run or not.
     """
-    environment = Environment(
-        loader=FileSystemLoader(TEMPLATES),
-        autoescape=select_autoescape(enabled_extensions=("html.j2",)),
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-    )
-    environment.filters |= {"shown": shown, "cell": cell, "signed": signed}
-    environment.globals |= {"dig": dig, "mark": mark, "verdict_word": verdict_word}
-    environment.globals["wall_clock"] = wall_clock
-    return environment.get_template(template).render(
+    spread = {row["layer"] for row in drawn["exits"][2] if row["share"] > 0.01} if "exits" in drawn else set()
+    first = [name if name != "exits" or len(spread) > 1 else "latency" for name in FIRST]
+    parts = sections(summary, studies, asked)
+    return render(
+        "report.html.j2",
         summary=summary,
-        proof=read_proof(),
-        columns=COLUMNS,
-        rows=[row(name, variant) for name, variant in summary["variants"].items()],
-        layer_columns=LAYER_COLUMNS,
-        pictures={name: (caption, _as_it_is(svg)) for name, (caption, svg, _) in drawn.items()},
-        tables=tables,
-        asked=asked,
-        studies=studies,
+        finding=finding(summary),
+        smaller=against_smaller(summary),
+        steps=next_steps(summary),
+        overview=overview(summary),
+        first=[name for name in first if name in drawn],
+        sections=parts,
+        drawn={name: (caption, picture(svg)) for name, (caption, svg, _) in drawn.items()},
     )
 
 
-def _as_it_is(svg: str) -> Markup:
+def render_paper(summary: dict[str, Any], tables: dict[str, Table], rule: str) -> str:
+    """reports/paper.html: the paper's tables with ours, on this machine.
+
+    Args:
+        summary: the content of reports/summary.json.
+        tables: the result of `leap.report.paper_tables.paper_tables`.
+        rule: the settings' profile.
+    """
+    usual = tables["main_results"].apart if "main_results" in tables else []
+    return render(
+        "paper.html.j2",
+        machine=machine(summary),
+        profile=rule,
+        usual=usual,
+        tables={key: table for key, table in tables.items() if not table.missing},
+        waiting=_waiting(tables),
+    )
+
+
+def _waiting(tables: dict[str, Table]) -> dict[str, list[str]]:
+    """The titles of the tables of which nothing is measured, by the command that measures them."""
+    waiting: dict[str, list[str]] = {}
+    for table in tables.values():
+        if table.missing:
+            waiting.setdefault(table.command, []).append(table.title)
+    return waiting
+
+
+def render_markdown(summary: dict[str, Any]) -> str:
+    """reports/report.md: the first screen, for a pull request."""
+    steps = "".join(f"- {step}\n" for step in next_steps(summary))
+    return (
+        f"# LEAP report, profile {summary['profile']}\n\n{finding(summary)}\n\n"
+        f"{overview(summary).markdown()}\n\n{against_smaller(summary) or ''}\n\n"
+        f"## What to try next\n\n{steps or '- `dvc repro`'}\n\nEvery layer, check and picture: report.html.\n"
+    )
+
+
+def render(template: str, **content: Any) -> str:
+    """A page of `templates`."""
+    environment = Environment(
+        loader=FileSystemLoader(TEMPLATES), autoescape=True, trim_blocks=True, lstrip_blocks=True
+    )
+    environment.filters |= {"shown": shown, "signed": signed, "tone": tone, "code": with_code}
+    return environment.get_template(template).render(**content)
+
+
+def with_code(text: str) -> Markup:
+    """A text with `commands` set as code."""
+    parts = [str(escape(part)) for part in text.split("`")]
+    parts[1::2] = [f"<code>{part}</code>" for part in parts[1::2]]
+    return Markup("".join(parts))  # nosec B704  # every part is escaped
+
+
+def picture(svg: str) -> Markup:
+    """A picture as it is."""
     return Markup(svg)  # nosec B704  # matplotlib escapes what a picture says
-
-
-def cell(value: Any, name: str) -> str:
-    """A number of a layer table; what a layer cannot have (the first layer's stability) is a dash."""
-    return "-" if value is None else shown(value, LAYER_COLUMNS[name])
-
-
-def signed(value: float | None, digits: int | None) -> str:
-    """A difference with its sign; a dash where one of its two figures is missing."""
-    if value is None:
-        return "-"
-    return f"{value:+.8g}" if digits is None else f"{value:+.{digits}f}"

@@ -54,7 +54,7 @@ class PaperTable(Block):
     rule: Literal["converged", "near_final"] | None = None
     # What of the setting its figures depend on, and the figures that hold its own sizes where it has some.
     depends: Literal["quality", "retrieval", "latency", "nothing"] = "quality"
-    sizes: dict[Literal["sentences", "epochs"], str] = {}
+    sizes: dict[str, str] = {}
     # A row's label, made from its cells, and the columns with ours; a table without any is not shown.
     label_rows: str = "{name}"
     columns: dict[str, Column] = {}

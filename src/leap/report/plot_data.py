@@ -23,11 +23,13 @@ def layer_rows(summary: dict[str, Any]) -> Rows:
 
 
 def exit_rows(summary: dict[str, Any]) -> Rows:
-    """A row a variant and layer where texts leave: their share."""
+    """A row a variant and layer where sentences leave: their share; nothing of a variant that never exits."""
     rows = []
     for name, variant in summary["variants"].items():
         counts = dig(variant, "exit", "layers") or {}
         total = sum(counts.values())
+        if not dig(variant, "exit", "rate"):
+            continue
         rows += [{"variant": name, "layer": int(layer), "share": count / total} for layer, count in counts.items()]
     return rows
 
@@ -51,30 +53,32 @@ def quality_rows(summary: dict[str, Any]) -> Rows:
             for path, layers, value in ends
             if layers is not None and value is not None
         ]
+        rows += [
+            {"variant": name, "path": "tried", "layers": point["expected_layers"], "spearman": point["spearman"]}
+            for point in variant.get("sweep") or []
+            if point["efficient"]
+        ]
     return rows
 
 
 def pareto_rows(studies: Studies) -> Rows:
-    """Quality against layers computed of one model: cut, exited and by the oracle, a point a layer or theta.
+    """Quality against layers of the pipeline's own leap: cut, exited and by the oracle, a point a layer or theta.
 
-    From the study of strategies; where it is missing, of thresholds.
+    Of the study of strategies, which takes the main student over; never of a reduced training.
     """
-    for study, variant in (("strategies", "leap"), ("thresholds", "tau_098")):
-        figures = first_seed(studies, study, variant)
-        if figures is not None:
-            cut = [
-                {"variant": "cut at a layer", "x": row["layer"], "y": row["spearman"]} for row in figures["layers"]
-            ]
-            swept = [
-                {"variant": row["strategy"], "x": row["expected_layers"], "y": row["spearman"]}
-                for row in (*figures.get("thresholds", []), *figures.get("patiences", []))
-            ]
-            return cut + swept
-    return []
+    figures = first_seed(studies, "strategies", "leap")
+    if figures is None:
+        return []
+    cut = [{"variant": "cut at a layer", "x": row["layer"], "y": row["spearman"]} for row in figures["layers"]]
+    swept = [
+        {"variant": row["strategy"], "x": row["expected_layers"], "y": row["spearman"]}
+        for row in (*figures.get("thresholds", []), *figures.get("patiences", []))
+    ]
+    return cut + swept
 
 
 def fixed_depth_rows(studies: Studies) -> Rows:
-    """LEAP cut at each layer and exited, beside students of exactly so many layers, of the study's size."""
+    """LEAP cut at each layer and exited and students of exactly so many layers, of the study's size."""
     rows: Rows = []
     for name in studies.get("fixed_depth", {}).get("variants", {}):
         figures = first_seed(studies, "fixed_depth", name) or {}
@@ -100,35 +104,15 @@ def width_rows(studies: Studies) -> Rows:
     ]
 
 
-def reduction_rows(summary: dict[str, Any]) -> Rows:
-    """The share of full depth's time that is left, against layer reduction, at the smallest batch.
-
-    Rows of whole sentences only. The physical floor (reading the weights once at the measured bandwidth) is a
-    series of its own.
-    """
+def latency_rows(summary: dict[str, Any]) -> Rows:
+    """Whole sentences at the smallest batch, a row a variant and path; `floor_ms` reads the weights once."""
     rows: Rows = []
     for name, variant in summary["variants"].items():
-        timed = sentence_rows(variant["latency"])
-        smallest = min((row["batch"] for row in timed), default=None)
-        for row in timed:
-            if row["batch"] == smallest and row["path"] in ("full", "exit"):
-                reduction = variant["depth"] / row["expected_layers"]
-                rows.append({"variant": name, "x": reduction, "y": 1 / row["speed_up"]})
+        whole = sentence_rows(variant["latency"])
+        smallest = min((row["batch"] for row in whole), default=0)
         floor = dig(variant, "floor", "ms")
-        full = next((r["ms_p50"] for r in timed if (r["batch"], r["path"]) == (smallest, "full")), None)
-        if floor and full:
-            most = max(row["x"] for row in rows if row["variant"] == name)
-            rows += [{"variant": f"{name}, floor", "x": x, "y": floor / full / x} for x in (1.0, most)]
+        rows += [{"variant": name, **row, "floor_ms": floor} for row in whole if row["batch"] == smallest]
     return rows
-
-
-def latency_rows(summary: dict[str, Any]) -> Rows:
-    """The rows of all latency evidence with their variant."""
-    return [
-        {"variant": name, **row}
-        for name, variant in summary["variants"].items()
-        for row in variant["latency"] or []
-    ]
 
 
 def loss_rows(summary: dict[str, Any], evaluations: Path) -> Rows:

@@ -13,20 +13,21 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import ScalarFormatter
 
-from leap.core.colours import COLOURS
+from leap.core.colours import COLOURS, colours_of
 
 Rows = list[dict[str, Any]]
 
 MARKERS = ("o", "s", "^", "D", "v", "P")
 LINES = ("-", "--", "-.", ":")
 HATCHES = ("", "//", "\\\\", "x")
+FLOOR = "memory's floor"
 # Stands for the page's text colour while matplotlib draws; no picture has it otherwise.
 INK = "#010203"
 # matplotlib's own type of its settings is a list of every key there is.
 STYLE: dict[Any, Any] = {
     "svg.fonttype": "none",
     "font.family": "sans-serif",
-    "font.size": 9,
+    "font.size": 10,
     "text.color": INK,
     "axes.edgecolor": INK,
     "axes.labelcolor": INK,
@@ -40,7 +41,7 @@ STYLE: dict[Any, Any] = {
     "grid.alpha": 0.3,
     "grid.linewidth": 0.6,
     "legend.frameon": False,
-    "legend.fontsize": 8,
+    "legend.fontsize": 9,
     "lines.markersize": 4.5,
     "lines.linewidth": 1.5,
 }
@@ -61,37 +62,25 @@ def by_layer(rows: Rows, key: str, label: str, threshold: float | None = None) -
 
 
 def exit_distribution(rows: Rows) -> str:
-    """Bars: the share of texts that leave at each layer (rule: converged)."""
+    """Bars: the share of sentences that leave at each layer."""
     figure, axes = _picture()
     styles = _styles(rows)
     layers = sorted({row["layer"] for row in rows})
-    width = 0.8 / max(len(styles), 1)
-    for i, (name, style) in enumerate(styles.items()):
-        share = {row["layer"]: row["share"] for row in rows if row["variant"] == name}
-        places = [layer + (i - (len(styles) - 1) / 2) * width for layer in layers]
-        heights = [share.get(layer, 0.0) for layer in layers]
-        axes.bar(
-            places,
-            heights,
-            width,
-            label=name,
-            color=style["color"],
-            hatch=HATCHES[i % 4],
-            edgecolor=INK,
-            linewidth=0.4,
-        )
+    at = {(row["variant"], row["layer"]): row["share"] for row in rows}
+    shares = {name: [at.get((name, layer), 0.0) for layer in layers] for name in styles}
+    _bars(axes, layers, shares, {name: style["color"] for name, style in styles.items()})
     _layers(axes, layers)
-    axes.set_ylabel("share of texts that leave here")
+    axes.set_ylabel("share of sentences")
     return _svg(figure, axes, "exit-distribution")
 
 
 def quality(rows: Rows) -> str:
-    """Spearman against layers computed: cut at each layer (line), full depth (hollow), exited (filled)."""
+    """Spearman against layers: cut at each layer (line), other rules (dots), full (hollow), exited (filled)."""
     figure, axes = _picture()
     for name, style in _styles(rows).items():
         points = {
             path: [(r["layers"], r["spearman"]) for r in rows if r["variant"] == name and r["path"] == path]
-            for path in ("truncated", "full", "exit")
+            for path in ("truncated", "full", "exit", "tried")
         }
         if points["truncated"]:
             axes.plot(
@@ -99,64 +88,53 @@ def quality(rows: Rows) -> str:
                 **{**style, "marker": "", "linewidth": 1, "alpha": 0.7},
             )
         mark = {"color": style["color"], "marker": style["marker"], "linestyle": "", "markersize": 8}
+        for x, y in points["tried"]:
+            axes.plot([x], [y], **{**mark, "markersize": 3, "alpha": 0.5})
         for x, y in points["full"]:
             axes.plot([x], [y], **mark, markerfacecolor="none")
         for x, y in points["exit"]:
             axes.plot([x], [y], **mark, label=name, markeredgecolor=INK, markeredgewidth=0.6)
     _layers(axes, (row["layers"] for row in rows))
-    axes.set_xlabel("layers computed a text")
+    axes.set_xlabel("layers computed by a sentence")
     axes.set_ylabel("Spearman")
     return _svg(figure, axes, "quality")
 
 
-def curves(rows: Rows, labels: tuple[str, str], name: str, diagonal: bool = False) -> str:
+def curves(rows: Rows, labels: tuple[str, str], name: str) -> str:
     """A series a `variant` through its points (`x`, `y`); one point alone is a marker.
 
     Args:
         rows: the points.
         labels: of the two axes.
         name: makes the picture's inner names its own.
-        diagonal: dots the line y = 1 / x, where every layer costs alike.
     """
     figure, axes = _picture()
     for series, style in _styles(rows).items():
         points = sorted((row["x"], row["y"]) for row in rows if row["variant"] == series)
         line = style if len(points) > 1 else {**style, "linestyle": "", "markersize": 7}
         axes.plot(*zip(*points, strict=True), label=series, **line)
-    if diagonal and rows:
-        most = max(row["x"] for row in rows)
-        ideal = [1 + (most - 1) * step / 40 for step in range(41)]
-        axes.plot(ideal, [1 / x for x in ideal], color=INK, linewidth=0.8, linestyle=(0, (2, 3)))
     axes.set_xlabel(labels[0])
     axes.set_ylabel(labels[1])
     return _svg(figure, axes, name)
 
 
-def latency(rows: Rows, batch: int) -> str:
-    """Bars: median time of each way to run each variant at one batch size."""
+def latency(rows: Rows) -> str:
+    """Bars: median time of each way to run each variant; dotted: reading its weights once from memory."""
     figure, axes = _picture()
-    rows = [row for row in rows if row["batch"] == batch and row.get("length", "sentences") == "sentences"]
     variants = list(dict.fromkeys(row["variant"] for row in rows))
+    times = {(row["variant"], row["path"]): row["ms_p50"] for row in rows}
     paths = list(dict.fromkeys(row["path"] for row in rows))
-    width = 0.8 / max(len(paths), 1)
-    for i, path in enumerate(paths):
-        times = {row["variant"]: row["ms_p50"] for row in rows if row["path"] == path}
-        places = [j + (i - (len(paths) - 1) / 2) * width for j, name in enumerate(variants) if name in times]
-        heights = [times[name] for name in variants if name in times]
-        axes.bar(
-            places,
-            heights,
-            width,
-            label=path,
-            color=COLOURS[i % 6],
-            hatch=HATCHES[i % 4],
-            edgecolor=INK,
-            linewidth=0.4,
-        )
+    heights = {path: [times.get((name, path), 0.0) for name in variants] for path in paths}
+    _bars(axes, list(range(len(variants))), heights, dict(zip(paths, COLOURS * 2, strict=False)))
+    for place, name in enumerate(variants):
+        floor = next(row["floor_ms"] for row in rows if row["variant"] == name)
+        if floor is not None:
+            ends, dots = (place - 0.45, place + 0.45), (0, (1, 2))
+            axes.plot(ends, (floor, floor), color=INK, linestyle=dots, label="" if place else FLOOR)
     axes.set_xticks(range(len(variants)), variants)
     axes.grid(axis="x", visible=False)
-    axes.set_ylabel(f"ms, median, batch {batch}")
-    return _svg(figure, axes, f"latency-{batch}")
+    axes.set_ylabel(f"ms, median, batch {rows[0]['batch']}")
+    return _svg(figure, axes, "latency")
 
 
 def losses(rows: Rows) -> str:
@@ -178,6 +156,15 @@ def losses(rows: Rows) -> str:
     return _svg(figure, axes, "losses")
 
 
+def _bars(axes: Axes, places: list[int], heights: dict[str, list[float]], colours: dict[str, str]) -> None:
+    """A bar a name at every place, next to each other."""
+    width = 0.8 / max(len(heights), 1)
+    for i, (name, values) in enumerate(heights.items()):
+        shifted = [place + (i - (len(heights) - 1) / 2) * width for place in places]
+        style: dict[str, Any] = {"color": colours[name], "hatch": HATCHES[i % 4], "edgecolor": INK}
+        axes.bar(shifted, values, width, label=name, linewidth=0.4, **style)
+
+
 def _picture() -> tuple[Figure, Axes]:
     with mpl.rc_context(STYLE):
         # One small panel a picture: it stays readable at a phone's width, and pages set several side by side.
@@ -186,10 +173,11 @@ def _picture() -> tuple[Figure, Axes]:
 
 
 def _styles(rows: Rows) -> dict[str, dict[str, Any]]:
-    names = dict.fromkeys(row["variant"] for row in rows)
+    colours = colours_of(row["variant"] for row in rows)
+    places = {name: COLOURS.index(colour) for name, colour in colours.items()}
     return {
-        name: {"color": COLOURS[i % 6], "marker": MARKERS[i % 6], "linestyle": LINES[i % 4]}
-        for i, name in enumerate(names)
+        name: {"color": COLOURS[place], "marker": MARKERS[place], "linestyle": LINES[place % 4]}
+        for name, place in places.items()
     }
 
 
@@ -203,11 +191,10 @@ def _layers(axes: Axes, layers: Iterable[float]) -> None:
 def _svg(figure: Figure, axes: Axes, name: str) -> str:
     """The finished picture; the same rows always give the same bytes."""
     handles, labels = axes.get_legend_handles_labels()
+    if FLOOR in labels:  # matplotlib names lines before bars
+        handles, labels = [*handles[1:], handles[0]], [*labels[1:], labels[0]]
     with mpl.rc_context({**STYLE, "svg.hashsalt": name}):
-        if labels:
-            figure.legend(handles, labels, loc="outside upper center", ncols=min(len(labels), 4))
-        else:
-            axes.text(0.5, 0.5, "missing", transform=axes.transAxes, ha="center")
+        figure.legend(handles, labels, loc="outside upper center", ncols=min(len(labels), 4))
         buffer = io.StringIO()
         figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
     text = buffer.getvalue()

@@ -1,4 +1,4 @@
-"""All evidence and verdicts as one mapping, reports/summary.json, and as a table for the terminal."""
+"""All evidence and verdicts as one mapping: reports/summary.json."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -11,7 +11,6 @@ from leap.gate.verdict import role
 from leap.report.average import average
 
 Checkpoint = tuple[str, int]
-MISSING = "missing"
 # What else of diagnose.json the report shows.
 EXAMINED = (
     "adaptive",
@@ -144,71 +143,7 @@ def dig(content: Any, *path: str) -> Any:
     return content
 
 
-def shown(value: Any, digits: int | None = 3) -> str:
-    """A value for a person; null reads as missing, never as zero. Digits null: as many as it needs."""
-    if value is None:
-        return MISSING
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if not isinstance(value, int | float):
-        return str(value)
-    return f"{value:.8g}" if digits is None else f"{value:.{digits}f}"
-
-
 def mean_ndcg(variant: dict[str, Any], path: str) -> float | None:
     """Mean nDCG@10 of the collections; null where one is missing, for the rest would mislead."""
     scores = [dig(item, f"ndcg_at_10_{path}") for item in variant["retrieval"].values()]
     return None if None in scores or not scores else sum(scores) / len(scores)
-
-
-def verdict_word(variant: dict[str, Any]) -> str:
-    """passes, refused, or missing."""
-    passed = dig(variant, "gate", "passed")
-    return MISSING if passed is None else "passes" if passed else "refused"
-
-
-COLUMNS = (
-    "variant",
-    "E[layers]",
-    "exit rate",
-    "similarity",
-    "NN@10",
-    "STS full",
-    "STS exit",
-    "nDCG full",
-    "nDCG exit",
-    "speed-up",
-    "verdict",
-)
-
-
-def row(name: str, variant: dict[str, Any]) -> list[str]:
-    """A variant's row of the main table, in the order of COLUMNS."""
-    expected, depth = dig(variant, "exit", "expected_layers"), variant["depth"]
-    speed_up = variant["speed_up"]
-    return [
-        name,
-        MISSING if expected is None else f"{expected:.2f} of {shown(depth, 0)}",
-        shown(dig(variant, "exit", "rate")),
-        shown(dig(variant, "exit", "similarity")),
-        shown(dig(variant, "exit", "nn_at_10")),
-        shown(dig(variant, "sts", "spearman_full")),
-        shown(dig(variant, "sts", "spearman_exit")),
-        shown(mean_ndcg(variant, "full")),
-        shown(mean_ndcg(variant, "exit")),
-        MISSING if speed_up is None else f"{speed_up:.2f}x",
-        verdict_word(variant),
-    ]
-
-
-def table(summary: dict[str, Any]) -> str:
-    """The main table as aligned text, a line a variant."""
-    rows = [list(COLUMNS), *(row(name, variant) for name, variant in summary["variants"].items())]
-    widths = [max(len(line[i]) for line in rows) for i in range(len(COLUMNS))]
-    return "\n".join(
-        "  ".join(
-            cell.ljust(width) if i in (0, 10) else cell.rjust(width)
-            for i, (cell, width) in enumerate(zip(line, widths, strict=True))
-        ).rstrip()
-        for line in rows
-    )

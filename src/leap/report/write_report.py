@@ -6,7 +6,7 @@ from leap.core.files import read_json, whole_file, whole_folder, write_json, wri
 from leap.core.project import Project
 from leap.core.settings import Settings
 from leap.evidence.evidence_file import read_evidence
-from leap.report.page import pictures, render
+from leap.report.page import pictures, plot_rows, render_markdown, render_paper, render_report
 from leap.report.paper import read_paper
 from leap.report.paper_tables import paper_tables
 from leap.report.run_facts import run_facts
@@ -15,7 +15,7 @@ from leap.report.summary import summarise
 
 
 def write_report(settings: Settings, project: Project) -> dict[str, Any]:
-    """Write report.html, report.md, summary.json and plots/; return the summary.
+    """Write report.html, report.md, paper.html, summary.json and plots/; return the summary.
 
     Raises:
         UserError: evidence was edited, or measured on another model than the one there is.
@@ -41,12 +41,16 @@ def write_report(settings: Settings, project: Project) -> dict[str, Any]:
     tables = paper_tables(settings, summary, studies, read_paper())
     asked = {name: study.description for name, study in settings.studies.items()}
     write_sealed(project.reports / "summary.json", summary)
-    for form in ("html", "md"):
-        with whole_file(project.reports / f"report.{form}") as temporary:
-            page = render(f"report.{form}.j2", summary, drawn, tables, asked, studies)
+    pages = {
+        "report.html": render_report(summary, drawn, studies, asked),
+        "report.md": render_markdown(summary),
+        "paper.html": render_paper(summary, tables, settings.profile),
+    }
+    for name, page in pages.items():
+        with whole_file(project.reports / name) as temporary:
             temporary.write_text(page, encoding="utf-8")
     with whole_folder(project.reports / "plots") as plots:
         for name, (_, svg, rows) in drawn.items():
             (plots / f"{name}.svg").write_text(svg, encoding="utf-8")
-            write_json(plots / f"{name}.json", rows)
+            write_json(plots / f"{name}.json", plot_rows(rows))
     return summary
