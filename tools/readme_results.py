@@ -13,30 +13,58 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from leap.report.summary import COLUMNS, row
+from leap.core.environment import hardware
+from leap.report.findings import COLUMNS, figures, layers_of, reasons_of, verdict_word
+from leap.report.grid import Grid, shown
 
 MARKS = re.compile(r"(<!-- results:.*? -->\n).*?(<!-- /results -->)", re.DOTALL)
+CONTROLS = ("baseline", "fixed_depth")
 GPU_MARKS = re.compile(r"(<!-- gpu results:.*? -->\n).*?(<!-- /gpu results -->)", re.DOTALL)
 
 
 def section(folder: Path, root: Path = Path()) -> str:
     """The Markdown of one result: its table, where it is from, its picture."""
     summary = json.loads((root / folder / "summary.json").read_text())
-    hardware = summary["hardware"]
-    rows = [COLUMNS, ["---"] * len(COLUMNS), *(row(name, item) for name, item in summary["variants"].items())]
-    table = "\n".join(f"| {' | '.join(cells)} |" for cells in rows)
-    machine = hardware.get("card") or f"{hardware['cpu']}, {hardware['cores']} cores"
-    commit = f"commit {hardware['commit'][:12]}" if hardware.get("commit") else "commit unknown"
-    if hardware.get("dirty"):
+    measured_on = summary["hardware"]
+    commit = f"commit {measured_on['commit'][:12]}" if measured_on.get("commit") else "commit unknown"
+    if measured_on.get("dirty"):
         commit += " with changes"
     sentences = (summary["run"]["data"] or {}).get("kept")
     text = f", {sentences:,} training sentences" if sentences else ""
     return (
-        f"\n{table}\n\n"
-        f"Profile `{summary['profile']}`{text}; {machine}; {date_of(folder)}, {commit}; "
+        f"\n{table(summary).markdown()}\n\n"
+        f"Profile `{summary['profile']}`{text}; {hardware(measured_on)}; {date_of(folder)}, {commit}; "
         f"all numbers are in [{folder}/summary.json]({folder}/summary.json).\n\n"
         f"![Similarity of each layer to the last one, by variant]({folder}/similarity.svg)\n\n"
     )
+
+
+def table(summary: dict[str, Any]) -> Grid:
+    """At most seven columns; a variant without figures has no row, and a column without figures is left out."""
+    arrow = "\N{RIGHTWARDS ARROW}"
+    rows = []
+    for name, variant in summary["variants"].items():
+        found = figures(variant)
+        if found["sts_exit"] is None:
+            continue
+        # Results from before roles were written down: these two names were the controls.
+        variant = {"role": name if name in CONTROLS else None, **variant}
+        verdict = verdict_word(variant)
+        rows.append(
+            [
+                name,
+                layers_of(variant),
+                f"{shown(found['sts_full'])} {arrow} {shown(found['sts_exit'])}",
+                shown(found["nn_at_10"]),
+                f"{shown(found['ndcg_full'])} {arrow} {shown(found['ndcg_exit'])}",
+                "" if found["speed_up"] is None else f"{found['speed_up']:.2f}x",
+                f"refused: {reasons_of(variant)}" if verdict == "refused" else verdict,
+            ]
+        )
+    head = [*COLUMNS[:4], f"nDCG@10 full {arrow} exit", "speed-up", "verdict"]
+    empty = [{row[i] for row in rows} <= {"", "not judged", "control"} for i in range(len(head))]
+    filled = [i for i in range(len(head)) if not empty[i]]
+    return Grid([head[i] for i in filled], [[row[i] or "not timed" for i in filled] for row in rows])
 
 
 def shown_results(root: Path = Path()) -> tuple[Path, Path | None]:

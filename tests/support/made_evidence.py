@@ -287,6 +287,7 @@ def collection() -> dict[str, Any]:
 
 def latency() -> dict[str, Any]:
     times = {"full": 4.0, "exit": 3.2, "monitored": 4.1, "truncated": 3.1}
+    by_layer = {f"layer_{layer}": float(layer) for layer in range(1, DEPTH + 1)}
     rows = [
         {
             "device": "cpu",
@@ -308,7 +309,7 @@ def latency() -> dict[str, Any]:
             "monitoring_overhead": 0.025,
         }
         for batch in (1, 8)
-        for path, ms in times.items()
+        for path, ms in (times | (by_layer if batch == 1 else {})).items()
     ]
     protocol = {"warmup": 5, "iterations": 40, "precision": "fp32"}
     floor = {"weight_bytes": 8_000_000, "bandwidth_bytes_per_second": 2e10, "ms": 0.4}

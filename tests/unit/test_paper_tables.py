@@ -9,10 +9,10 @@ from test_summary import made
 
 from leap.core.files import write_json
 from leap.report.differences import LATENCY, QUALITY, RunSetting, reasons
+from leap.report.grid import shown
 from leap.report.paper import read_paper
 from leap.report.paper_tables import Pair, Table, look_up, paper_tables
 from leap.report.study_results import read_studies
-from leap.report.summary import shown
 
 PAPER = read_paper(Path(__file__).parents[2] / "reference" / "paper.yaml")
 

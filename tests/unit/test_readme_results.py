@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from readme_results import readme, section, shown_results
+from readme_results import readme, section, shown_results, table
 
 PROJECT = Path(__file__).parents[2]
 COMMIT = "3383c4f5ab71" + 28 * "0"
@@ -33,9 +33,26 @@ def test_every_number_of_the_table_is_in_the_result_file() -> None:
     for name, variant in summary["variants"].items():
         line = next(line for line in text.splitlines() if line.startswith(f"| {name} | "))
         cells = [cell.strip() for cell in line.strip("|").split("|")]
-        assert cells[3] == f"{variant['exit']['similarity']:.3f}"
-        assert cells[6] == f"{variant['sts']['spearman_exit']:.3f}"
-        assert cells[9] == f"{variant['speed_up']:.2f}x"
+        sts = variant["sts"]
+        assert cells[2] == f"{sts['spearman_full']:.3f} \N{RIGHTWARDS ARROW} {sts['spearman_exit']:.3f}"
+        assert cells[3] == f"{variant['exit']['nn_at_10']:.3f}"
+        assert cells[5] == f"{variant['speed_up']:.2f}x"
+
+
+def test_a_table_has_at_most_seven_columns_and_no_row_or_column_without_figures() -> None:
+    folder, _ = shown_results(PROJECT)
+    summary = json.loads((PROJECT / folder / "summary.json").read_text())
+    assert len(table(summary).head) == 7
+    summary["variants"]["leap"]["sts"]["spearman_exit"] = None
+    summary["variants"]["leap_plus"]["speed_up"] = None
+    found = table(summary)
+    assert [row[0] for row in found.rows] == ["baseline", "leap_plus", "fixed_depth"]
+    assert [row[-1] for row in found.rows] == ["control", "passes", "control"]
+    assert [row[-2] for row in found.rows] == ["1.77x", "not timed", "0.98x"]
+    for variant in summary["variants"].values():
+        variant["speed_up"] = variant["gate"] = None
+    assert table(summary).head[-1].startswith("nDCG@10")
+    assert "missing" not in table(summary).markdown()
 
 
 def test_the_newest_embedded_and_the_largest_gpu_result_are_shown(tmp_path: Path) -> None:

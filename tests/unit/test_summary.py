@@ -9,9 +9,11 @@ from leap.core.settings import Settings
 from leap.evidence.evidence_file import read_evidence
 from leap.gate.verdict import verdict_of
 from leap.report.average import average
+from leap.report.findings import figures, overview, verdict_word
+from leap.report.grid import Grid, shown
 from leap.report.plot_data import exit_rows, latency_rows, layer_rows, loss_rows, quality_rows
 from leap.report.run_facts import counts, run_facts
-from leap.report.summary import COLUMNS, mean_ndcg, row, shown, summarise, table
+from leap.report.summary import mean_ndcg, summarise
 
 
 @pytest.fixture
@@ -46,7 +48,7 @@ def test_one_seed_has_the_numbers_of_its_evidence(project: Path) -> None:
     assert leap["sts"]["sets"]["software"]["n"] == 250
     assert leap["retrieval"]["second"]["ndcg_at_10_exit"] == 0.49
     assert leap["gate"]["passed"] is True
-    assert len(leap["latency"]) == 8
+    assert len(leap["latency"]) == 12
     assert leap["seeds"]["1"]["speed_up"] == leap["speed_up"] == 1.25
     assert "checkpoint" not in leap["sts"]
     json.dumps(summary, allow_nan=False)
@@ -64,10 +66,12 @@ def test_what_is_missing_is_null_and_reads_missing(project: Path) -> None:
     diagnosed = json.loads(Path("evaluations/leap-1/diagnose.json").read_text())
     assert summary["hardware"] == diagnosed["environment"]
     assert mean_ndcg(leap, "exit") is None  # the mean of one of two collections would mislead
-    cells = dict(zip(COLUMNS, row("leap", leap), strict=True))
-    assert cells["nDCG exit"] == cells["speed-up"] == cells["verdict"] == "missing"
-    assert cells["STS exit"] == "0.790"
-    assert set(row("baseline", baseline)[1:11]) == {"missing"}
+    found = figures(leap)
+    assert found["ndcg_exit"] is found["speed_up"] is found["passed"] is None
+    assert found["sts_exit"] == 0.79
+    assert verdict_word(leap) == "not judged"
+    assert set(figures(baseline).values()) == {None}
+    assert [row[0] for row in overview(summary).rows] == ["leap"]
 
 
 def test_several_seeds_are_means_and_each_is_kept(project: Path) -> None:
@@ -117,7 +121,7 @@ def test_a_seed_without_verdict_leaves_the_variant_without_one(project: Path) ->
     write_evidence(project, settings, "leap", 1)
     leap = made(settings)["variants"]["leap"]
     assert leap["gate"] is None
-    assert row("leap", leap)[COLUMNS.index("verdict")] == "missing"
+    assert verdict_word(leap) == "not judged"
     assert leap["sts"]["spearman_exit"] == 0.79  # of the seed that was measured, and the summary says so
     assert leap["seeds_measured"] == 1
 
@@ -145,22 +149,24 @@ def test_average() -> None:
     assert average(["exits", "never"]) == "exits / never"
 
 
-def test_the_table_is_aligned_and_ends(project: Path) -> None:
+def test_the_table_of_five_columns_is_aligned(project: Path) -> None:
     settings = made_settings()
     write_evidence(project, settings, "leap")
-    head, *lines = table(made(settings)).splitlines()
-    assert len(lines) == len(settings.variants)
-    line = next(line for line in lines if line.startswith("leap "))
-    for column, text in (("exit rate", "0.900"), ("speed-up", "1.25x"), ("STS exit", "0.790")):
-        end = head.index(column) + len(column)
-        assert line[:end].endswith(text)
-    assert "3.10 of 4" in line
+    grid = overview(made(settings))
+    assert len(grid.head) == 5
+    assert grid.rows == [["leap", "3.10 of 4", "0.800 \N{RIGHTWARDS ARROW} 0.790", "0.860", "passes"]]
+    head, line = grid.text().splitlines()
+    assert line[: head.index("NN@10") + 5].endswith("0.860")
     assert line.endswith("passes")
+    words = Grid(("a", "b"), [["x", "1"], ["long", "22"]])
+    assert words.text() == "a      b\nx      1\nlong  22"
+    assert words.markdown() == "| a | b |\n| --- | --- |\n| x | 1 |\n| long | 22 |"
 
 
 def test_values_for_a_person() -> None:
     assert shown(None) == "missing"
     assert shown(0.0) == "0.000"
+    assert shown(None, missing="-") == "-"
     assert shown(True) == "yes"
 
 
@@ -192,7 +198,7 @@ def test_rows_behind_the_pictures(project: Path) -> None:
     assert points[("truncated", 3)] == 0.785
     assert points[("full", 4)] == 0.80
     assert points[("exit", 3.1)] == 0.79
-    assert {item["variant"] for item in latency_rows(summary)} == {"leap"}
+    assert {(item["variant"], item["batch"]) for item in latency_rows(summary)} == {("leap", 1)}
     assert [(item["step"], item["loss"]) for item in loss_rows(summary, Path("evaluations"))] == [
         (20, 3.0),
         (40, 1.5),

@@ -35,7 +35,7 @@ def pictures(summary: dict[str, Any], evaluations: Path, studies: Studies) -> Pi
             lambda rows: plots.by_layer(rows, "similarity_to_final", "cosine to the last layer"),
         ),
         "quality": (
-            "Quality against depth: cut at a layer (line), other rules (dots), full depth (hollow), exited (filled)",
+            "Quality by depth: cut at a layer (line), other rules (dots), full depth (hollow), exited (filled)",
             plot_data.quality_rows(summary),
             plots.quality,
         ),
@@ -59,6 +59,11 @@ def pictures(summary: dict[str, Any], evaluations: Path, studies: Studies) -> Pi
             "Time of one batch of sentences, by the way the model is run",
             plot_data.latency_rows(summary),
             plots.latency,
+        ),
+        "frontier": (
+            "Quality against measured time: every sentence at layer 1, 2, ... to the last",
+            plot_data.frontier_rows(summary),
+            lambda rows: plots.curves(rows, ("ms a sentence, median", "Spearman"), "frontier"),
         ),
         "losses": ("Training loss", plot_data.loss_rows(summary, evaluations), plots.losses),
         "pareto": (

@@ -62,6 +62,11 @@ class Table:
         """Whether none of ours is there."""
         return all(pair.ours is None for _, pairs in self.rows for pair in pairs)
 
+    @property
+    def incomplete(self) -> bool:
+        """Whether one of ours is still to be measured."""
+        return any(pair.ours is None and pair.possible for _, pairs in self.rows for pair in pairs)
+
 
 def paper_tables(settings: Settings, summary: dict[str, Any], studies: Studies, paper: Paper) -> dict[str, Table]:
     """Every table of the paper that these settings can fill, in the paper's order, and its single figures.
@@ -172,11 +177,12 @@ def _table(
 
 
 def _single_figures(settings: Settings, summary: dict[str, Any], results: dict[str, Any], paper: Paper) -> Table:
-    """The figures of the paper's text that we measure too."""
+    """The figures of the paper's text that we measure too; those of a study once it has run."""
     rows = []
     for name, figure in paper.figures.items():
         pair = _pair(results, figure.path, figure.value, 3) if figure.path else None
-        if pair is not None and pair.possible:
+        waits = pair is not None and pair.ours is None and "studies." in str(figure.path)
+        if pair is not None and pair.possible and not waits:
             rows.append((f"{name.replace('_', ' ')} ({figure.place})", [pair]))
     apart = reasons(of_run(settings, summary), paper.setting, (*QUALITY, "hardware"))
     note = "The fixed depth and the published model are of studies, with their sizes; the rest is the pipeline's."

@@ -105,13 +105,34 @@ def width_rows(studies: Studies) -> Rows:
 
 
 def latency_rows(summary: dict[str, Any]) -> Rows:
-    """Whole sentences at the smallest batch, a row a variant and path; `floor_ms` reads the weights once."""
+    """Whole sentences at the smallest batch, a row a variant and path; `floor_ms` reads the weights once.
+
+    Without the times of single layers, which `frontier_rows` has.
+    """
     rows: Rows = []
     for name, variant in summary["variants"].items():
         whole = sentence_rows(variant["latency"])
         smallest = min((row["batch"] for row in whole), default=0)
         floor = dig(variant, "floor", "ms")
-        rows += [{"variant": name, **row, "floor_ms": floor} for row in whole if row["batch"] == smallest]
+        rows += [
+            {"variant": name, **row, "floor_ms": floor}
+            for row in whole
+            if row["batch"] == smallest and not row["path"].startswith("layer_")
+        ]
+    return rows
+
+
+def frontier_rows(summary: dict[str, Any]) -> Rows:
+    """Spearman against the measured milliseconds of a sentence that leaves at a layer, a row a layer."""
+    rows: Rows = []
+    for name, variant in summary["variants"].items():
+        quality = dig(variant, "sts", "spearman_by_layer") or []
+        timed = {row["path"]: row["ms_p50"] / row["batch"] for row in sentence_rows(variant["latency"])}
+        rows += [
+            {"variant": name, "layer": layer, "x": timed[path], "y": spearman}
+            for layer, spearman in enumerate(quality, 1)
+            if (path := f"layer_{layer}") in timed
+        ]
     return rows
 
 

@@ -132,8 +132,8 @@ def _layers(variants: Variants) -> Section:
     near = [name for name, item in variants.items() if item["diagnosis"] == "exits and is near"]
     monotonic = [name for name, rises in rising.items() if rises]
     prediction = (
-        f" The paper predicts that exits succeed where similarity to the last layer rises monotonically; it does "
-        f"for {', '.join(monotonic) or 'none'} of {len(rising)} variants; {len(set(monotonic) & set(near))} of them "
+        " By the paper, exits succeed where similarity to the last layer rises monotonically, here for"
+        f" {', '.join(monotonic) or 'none'} of {len(rising)} variants; {len(set(monotonic) & set(near))} of them "
         f"exit and are near, as do {len(set(near) - set(monotonic))} of the others."
         if rising
         else ""
@@ -310,7 +310,7 @@ def _latency(summary: dict[str, Any]) -> Section:
         "each: what the checks cost where nobody leaves."
     )
     return Section(
-        "latency", "Latency", note, [Grid(head, _of_all(summary["variants"], rows), words=1)], ("latency",)
+        "latency", "Latency", note, [Grid(head, _of_all(summary["variants"], rows))], ("latency", "frontier")
     )
 
 
