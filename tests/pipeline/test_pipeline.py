@@ -28,7 +28,7 @@ def test_the_summary_has_what_others_read(repository: Repository) -> None:
     assert leap["sts"]["ci95"][0] <= leap["sts"]["spearman_exit"] <= leap["sts"]["ci95"][1]
     assert 0 <= leap["retrieval"]["docstrings"]["ndcg_at_10_exit"] <= 1
     assert leap["gate"]["passed"] is True
-    for file in ("report.html", "report.md", "data_docs/index.html"):
+    for file in ("report.html", "paper.html", "report.md", "data_docs/index.html"):
         assert (repository.root / "reports" / file).stat().st_size > 1000
 
 

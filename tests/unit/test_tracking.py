@@ -319,7 +319,7 @@ def test_a_report_run_that_a_kill_left_open_is_ended(project: Path, monkeypatch:
 
     folder = project / "reports"
     folder.mkdir()
-    for name in ("report.html", "report.md", "summary.json"):
+    for name in ("report.html", "paper.html", "report.md", "summary.json"):
         (folder / name).write_text(name)
 
     class Killed(BaseException):
