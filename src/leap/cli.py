@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from leap import __version__
 from leap.core.errors import UserError
 from leap.core.progress import log_to_stderr
 from leap.core.storage import storage_message
@@ -22,24 +23,38 @@ app = typer.Typer(
 Params = Annotated[Path, typer.Option(help="The settings file.")]
 
 
+def print_version(wanted: bool) -> None:
+    """Print the version and stop, where `--version` asks for it."""
+    if wanted:
+        typer.echo(f"leap {__version__}")
+        raise typer.Exit
+
+
 @app.callback()
-def main() -> None:
+def main(
+    version: Annotated[
+        bool, typer.Option("--version", callback=print_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
     """LEAP: sentence embeddings that may stop early."""
     log_to_stderr()
 
 
 @app.command()
 def profile(
-    name: Annotated[str, typer.Argument(help="A file of profiles/ without its ending: embedded, local, paper.")],
+    name: Annotated[
+        str, typer.Argument(help="A file of profiles/ without its ending: embedded, local, gpu, paper.")
+    ],
     changes: Annotated[
         list[str] | None, typer.Option("--set", help="dotted.key=value, laid over the profile.")
     ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace a settings file that was edited, too.")] = False,
     params: Params = Path("params.yaml"),
 ) -> None:
     """Write params.yaml from a profile."""
     from leap.core.settings.profiles import switch
 
-    switch(name, changes=changes or [], target=params)
+    switch(name, changes=changes or [], target=params, force=force)
     typer.echo(f"{params} is now the profile {name}: `dvc repro` runs it", err=True)
 
 
@@ -75,17 +90,15 @@ def gate(
     ] = None,
     params: Params = Path("params.yaml"),
 ) -> None:
-    """Judge evidence again, without MLflow and without models; exits with 1 if a checkpoint is refused."""
+    """Judge evidence again, without MLflow and without models; exit code 1 if any checkpoint is refused."""
     from leap.core.settings import read_settings
     from leap.gate.judgement import judge_folder
     from leap.gate.verdict import lines, table
 
     verdicts = judge_folder(read_settings(params), evidence, models)
     for verdict in verdicts:
-        typer.echo(f"{table(verdict)}\n\n" + "\n".join(lines(verdict)) + "\n")
-    # Among several, those that others are compared with are expected to be refused.
-    counted = [verdict for verdict in verdicts if not verdict["role"]] or verdicts
-    if not all(verdict["passed"] for verdict in counted):
+        typer.echo(f"{table(verdict)}\n\n{lines(verdict)[-1]}\n")
+    if not all(verdict["passed"] for verdict in verdicts):
         raise typer.Exit(1)
 
 
@@ -159,12 +172,16 @@ def export(
     """Write a model in a form that other programs load, with its card."""
     import tempfile
 
+    from leap.core.files import must_be_new
     from leap.core.settings import read_settings
     from leap.registry.export_folder import export_truncated, export_whole
     from leap.registry.export_source import card_of, model_folder
 
-    if (layers is None) != (to is Form.SENTENCE_TRANSFORMERS):
-        raise UserError("--layers goes with --to onnx and --to truncated, and only with them")
+    if to is Form.SENTENCE_TRANSFORMERS and layers is not None:
+        raise UserError(f"--to {to} writes all layers: leave out --layers, or name --to truncated or --to onnx")
+    if to is not Form.SENTENCE_TRANSFORMERS and layers is None:
+        raise UserError(f"--to {to} needs --layers K, the number of layers to keep, for example --layers 6")
+    must_be_new(out)
     settings = read_settings(params) if params.exists() else None
     with tempfile.TemporaryDirectory() as scratch:
         folder = model_folder(model, settings, Path(scratch))
@@ -221,10 +238,19 @@ def calibrate(
     seed: Annotated[int, typer.Option(help="Of the parts that the sentences are split into.")] = 17,
 ) -> None:
     """Find exits, or a layer for queries, that are shown to be safe on held-out text (docs/exits.md)."""
+    from leap.core.files import must_be_new
+    from leap.core.project import stage_that_writes
     from leap.exits.calibrate.calibrate_folder import calibrate_folder, describe
     from leap.exits.calibrate.query_layer import QueryDemand, calibrate_queries_of_folder, describe_queries
     from leap.exits.calibrate.risk import Demand
 
+    if output is not None:
+        must_be_new(output)
+    elif stage := stage_that_writes(model):
+        raise UserError(
+            f"{model} is an output of DVC's stage {stage}: the next `dvc repro` would write it again, without "
+            "this calibration. Name a folder for a calibrated copy by --output"
+        )
     options: dict[str, Any] = {
         "column": column,
         "with_lens": lens,
@@ -262,16 +288,14 @@ def doctor(
     """Say whether a model can exit early: the paper's diagnostics, false convergence, a verdict in words."""
     import json
 
-    from leap.core.files import whole_file
-    from leap.doctor.doctor_page import render
+    from leap.core.files import must_be_new, whole_file
     from leap.doctor.doctor_sentences import sample
     from leap.doctor.doctor_text import lines
     from leap.doctor.examine import default_rule, examined
     from leap.exits import ExitRule, LeapEncoder
     from leap.models.find import find_model
 
-    if page.is_dir():
-        raise UserError(f"--page {page} is a folder: name a file")
+    must_be_new(page, mark='<meta name="generator" content="leap doctor">')
     chosen = sample(sentences, column)
     encoder = LeapEncoder(find_model(model), device)
     own = default_rule(encoder)
@@ -281,13 +305,19 @@ def doctor(
         own.patience if patience is None else patience,
     )
     found = examined(model, encoder, chosen, rule)
-    with whole_file(page) as beside:
-        beside.write_text(render(found), encoding="utf-8")
+    pictures: str | None = str(page)
+    try:
+        from leap.doctor.doctor_page import render
+    except ModuleNotFoundError as error:  # the verdict needs no picture
+        typer.echo(f"no page with pictures: {install(error)}", err=True)
+        pictures = None
+    else:
+        with whole_file(page) as part:
+            part.write_text(render(found), encoding="utf-8")
     if as_json:
-        typer.echo(json.dumps({**found, "page": str(page)}, indent=2, allow_nan=False))
+        typer.echo(json.dumps({**found, "page": pictures}, indent=2, allow_nan=False))
         return
-    typer.echo("\n".join(lines(found)))
-    typer.echo(f"\npictures: {page}")
+    typer.echo("\n".join([*lines(found), *([f"\npictures: {page}"] if pictures else [])]))
 
 
 @app.command()
@@ -317,12 +347,14 @@ def latency(
     import torch
 
     from leap.core.environment import environment
-    from leap.core.files import write_json
+    from leap.core.files import must_be_new, write_json
     from leap.doctor.doctor_sentences import sample
     from leap.exits import ExitRule, LeapEncoder
     from leap.latency.latency_table import latency_settings, table
     from leap.latency.timing import latency_figures
 
+    if out is not None:
+        must_be_new(out, mark='"kind": "latency"')
     settings = latency_settings(
         batch_sizes=batch,
         lengths=length,
@@ -397,10 +429,23 @@ def monitor(
     params: Params = Path("params.yaml"),
 ) -> None:
     """Compare two windows of a served model; exit code 3 on an alert."""
+    from leap.core.files import must_be_new
     from leap.serve.monitor_command import compare_windows
 
+    must_be_new(target / "comparison.json", mark='"kind": "comparison"')
+    if prometheus is not None:
+        must_be_new(prometheus, mark="# HELP leap_")
     if compare_windows(reference, current, target, prometheus, params):
         raise typer.Exit(3)
+
+
+def install(error: ModuleNotFoundError) -> str:
+    """Say how to get a library that only some commands need."""
+    module = (error.name or "").partition(".")[0]
+    if module in ("", "leap"):
+        raise error
+    extra = {"onnx": "export", "onnxscript": "export", "onnxruntime": "bench", "pyspark": "bulk"}
+    return f"{module} is missing: pip install 'leap-pipeline[{extra.get(module, 'pipeline')}]'"
 
 
 def run() -> None:
@@ -409,6 +454,9 @@ def run() -> None:
         app()
     except UserError as error:
         typer.echo(f"error: {error}", err=True)
+        sys.exit(1)
+    except ModuleNotFoundError as error:
+        typer.echo(f"error: {install(error)}", err=True)
         sys.exit(1)
     except OSError as error:
         message = storage_message(error)

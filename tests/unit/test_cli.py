@@ -2,6 +2,7 @@
 
 import json
 import os
+import random
 import shutil
 import subprocess
 import sys
@@ -9,6 +10,14 @@ from pathlib import Path
 
 import pytest
 from tiny_models import WORDS, MakeFolder
+from typer.testing import CliRunner
+
+from leap import __version__
+from leap.cli import app
+from leap.core.errors import UserError
+from leap.core.files import must_be_new
+from leap.core.project import stage_that_writes
+from leap.exits import LeapEncoder
 
 PROJECT = Path(__file__).parents[2]
 
@@ -33,8 +42,13 @@ def test_a_profile_is_written_and_checked(project: Path) -> None:
     assert "profile: paper" in text
     assert "epochs: 2" in text
     assert leap(project, "check").returncode == 0
-    assert leap(project, "profile", "embedded").returncode == 0
+    edited = (project / "params.yaml").read_text()
+    refused = leap(project, "profile", "embedded")
+    assert (refused.returncode, (project / "params.yaml").read_text()) == (1, edited)
+    assert "--force replaces them" in refused.stderr
+    assert leap(project, "profile", "embedded", "--force").returncode == 0
     assert (project / "params.yaml").read_text() == (PROJECT / "params.yaml").read_text()
+    assert leap(project, "profile", "local").returncode == 0  # from a profile as it is to another
 
 
 @pytest.mark.parametrize(
@@ -72,3 +86,134 @@ def test_latency(project: Path, make_folder: MakeFolder) -> None:
         done = leap(project, "latency", str(make_folder()), *options, *wrong)
         assert (done.returncode, done.stderr.splitlines()[-1][:7]) == (1, "error: ")
         assert message in done.stderr
+
+
+def test_the_version_is_the_packages() -> None:
+    assert CliRunner().invoke(app, ["--version"]).output == f"leap {__version__}\n"
+
+
+TARGETS = {
+    "calibrate": ("calibrate", "model", "--sentences", "lines.txt", "--output"),
+    "doctor": ("doctor", "model", "--page"),
+    "export": ("export", "model"),
+    "latency": ("latency", "model", "--out"),
+    "monitor": ("monitor", "--reference", "w", "--current", "w", "--prometheus"),
+}
+
+
+@pytest.mark.parametrize("name", TARGETS)
+@pytest.mark.parametrize("kind", ["folder", "file", "link"])
+def test_a_target_that_is_not_ours_stays_as_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, kind: str
+) -> None:
+    """Refused before any work: the model is not even there, nor are the sentences."""
+    monkeypatch.chdir(tmp_path)
+    target = tmp_path / "mine"
+    if kind == "folder":
+        target.mkdir()
+        (target / "thesis.txt").write_text("mine")
+    elif kind == "file":
+        target.write_text("mine")
+    else:
+        target.symlink_to("nowhere")
+    before = sorted(tmp_path.rglob("*"))
+    failed = CliRunner().invoke(app, [*TARGETS[name], "mine"])
+    assert isinstance(failed.exception, UserError)
+    assert "mine exists" in str(failed.exception)
+    assert sorted(tmp_path.rglob("*")) == before
+    assert kind == "link" or (target / "thesis.txt" if kind == "folder" else target).read_text() == "mine"
+
+
+def test_a_result_of_the_same_command_is_replaced(tmp_path: Path) -> None:
+    (tmp_path / "page.html").write_text('<!doctype html>\n<meta name="generator" content="leap doctor">')
+    must_be_new(tmp_path / "page.html", mark='<meta name="generator" content="leap doctor">')
+    with pytest.raises(UserError, match="exists"):
+        must_be_new(tmp_path / "page.html")
+    with pytest.raises(UserError, match=r"page\.html is a file"):
+        must_be_new(tmp_path / "page.html" / "x")
+
+
+LOCK = """schema: '2.0'
+stages:
+  calibrate@leap-1:
+    cmd: python stages/calibrate.py
+    deps:
+    - path: students/leap-1
+      md5: 1.dir
+    outs:
+    - path: models/leap-1
+      md5: 2.dir
+"""
+
+
+def test_what_dvc_owns_is_written_by_dvc_alone(
+    tmp_path: Path, make_folder: MakeFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "dvc.yaml").touch()
+    (tmp_path / "dvc.lock").write_text(LOCK)
+    (tmp_path / "lines.txt").write_text("bi be")
+    for model in ("models/leap-1", "students/leap-1"):
+        shutil.copytree(make_folder(), tmp_path / model)
+    assert stage_that_writes(Path("models/leap-1/heads.safetensors")) == "calibrate@leap-1"
+    assert stage_that_writes(Path("models")) is None
+    assert stage_that_writes(Path("students/leap-1")) is None
+    calibrate = ["calibrate", "models/leap-1", "--sentences", "lines.txt"]
+    assert "by --output" in str(CliRunner().invoke(app, calibrate).exception)
+    failed = CliRunner().invoke(app, [*calibrate, "--output", "models/leap-1/mine"]).exception
+    assert "an output of DVC's stage calibrate@leap-1" in str(failed)
+
+
+def test_leap_json_that_holds_a_list_is_one_message(make_folder: MakeFolder) -> None:
+    folder = make_folder()
+    (folder / "leap.json").write_text("[1]")
+    with pytest.raises(UserError, match=r"leap\.json does not hold an exit rule"):
+        LeapEncoder(folder)
+
+
+# Runs `leap` as after `pip install .`: what the extras bring cannot be imported.
+CORE = """
+import sys
+class NotThere:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in missing:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+missing = sys.argv.pop(1).split(",")
+sys.meta_path.insert(0, NotThere())
+from leap.cli import run
+run()
+"""
+MISSING = (
+    *("dvc", "mlflow", "great_expectations", "sentence_transformers", "sqlalchemy", "filelock", "ir_measures"),
+    *("pandas", "pyarrow", "sklearn", "matplotlib", "onnx", "onnxscript", "datasets", "fastapi", "uvicorn"),
+)
+
+
+def core(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", CORE, ",".join(MISSING), *arguments]
+    environment = os.environ | {"PYTHONPATH": str(PROJECT / "src")}
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+
+
+def test_a_core_install_calibrates_and_examines(
+    tmp_path: Path, make_folder: MakeFolder, sentences: list[str]
+) -> None:
+    generator = random.Random(3)
+    lines = [" ".join(generator.choices(sentences, k=2)) for _ in range(700)]
+    (tmp_path / "lines.txt").write_text("\n".join(lines))
+    folder = str(make_folder())
+    done = core(tmp_path, "calibrate", folder, "--sentences", "lines.txt", "--output", "out")
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "out" / "calibration.json").is_file()
+    done = core(tmp_path, "doctor", folder, "--sentences", "lines.txt")
+    assert done.returncode == 0, done.stderr
+    assert "early exit" in done.stdout.lower()
+    assert "pip install 'leap-pipeline[pipeline]'" in done.stderr
+    assert not (tmp_path / "doctor.html").exists()
+
+
+def test_what_an_extra_brings_is_named(tmp_path: Path, make_folder: MakeFolder) -> None:
+    (tmp_path / "table.parquet").touch()
+    done = core(tmp_path, "calibrate", str(make_folder()), "--sentences", "table.parquet")
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1] == "error: pyarrow is missing: pip install 'leap-pipeline[pipeline]'"

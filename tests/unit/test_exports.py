@@ -133,7 +133,14 @@ def test_the_command(checkpoint: Path, project: Path) -> None:
     assert run.exit_code == 0, run.output
     assert LeapEncoder("cut").depth == 2
     whole = ["export", str(checkpoint), "x", "--to", "sentence-transformers"]
-    assert isinstance(CliRunner().invoke(app, [*whole, "--layers", "2"]).exception, UserError)
+    assert "leave out --layers" in str(CliRunner().invoke(app, [*whole, "--layers", "2"]).exception)
+
+
+@pytest.mark.parametrize("form", ["onnx", "truncated"])
+def test_a_form_without_exits_asks_for_the_number_of_layers(checkpoint: Path, project: Path, form: str) -> None:
+    failed = CliRunner().invoke(app, ["export", str(checkpoint), "x", "--to", form]).exception
+    assert f"--to {form} needs --layers K" in str(failed)
+    assert list(project.iterdir()) == []
 
 
 @pytest.fixture

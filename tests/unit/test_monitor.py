@@ -1,10 +1,11 @@
-"""The monitor against its slow twin: the same numbers from all layers of all sentences."""
+"""The monitor against its reference implementation: the same numbers from all layers of all sentences."""
 
 import json
 import os
 import subprocess
 import sys
 import threading
+import time
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -17,8 +18,7 @@ import leap
 from leap.core.errors import UserError
 from leap.exits import ExitRule, LeapEncoder
 from leap.exits.rules import at_layers, consecutive_similarity, converged
-from leap.serve import Monitor
-from leap.serve import monitor as monitor_module
+from leap.serve import Monitor, window_writer
 from leap.serve.window import read_windows
 
 # Rows of the tiny model leave at layers 3, 4 and 5.
@@ -42,7 +42,7 @@ def pooled_of(model: LeapEncoder, texts: list[str]) -> torch.Tensor:
     return pooled
 
 
-def test_counts_and_similarities_are_those_of_the_slow_twin(
+def test_counts_and_similarities_are_those_of_all_layers(
     model: LeapEncoder, sentences: list[str], windows: Path
 ) -> None:
     model.monitor = Monitor(model, windows, shadow_rate=1.0, expected_layers=4.0)
@@ -133,7 +133,7 @@ def test_windows_rotate_and_add_up(model: LeapEncoder, sentences: list[str], win
 
 
 def test_old_windows_go(model: LeapEncoder, sentences: list[str], windows: Path, monkeypatch) -> None:
-    monkeypatch.setattr(monitor_module, "KEEP", 2)
+    monkeypatch.setattr(window_writer, "KEEP", 2)
     model.monitor = Monitor(model, windows, window_hours=1e-9)
     names = []
     for _ in range(4):
@@ -175,7 +175,7 @@ def test_vectors_that_are_not_numbers_are_counted_and_left_out(
 ) -> None:
     model.monitor = Monitor(model, windows)
     similarities = {3: torch.tensor([0.5, torch.nan, 0.7]), 4: torch.tensor([torch.inf])}
-    model.monitor.record(torch.tensor([3, 5, 3]), similarities)
+    model.monitor.record(ExitRule(0.95, 2), torch.tensor([3, 5, 3]), similarities)
     window = model.monitor.window()
     assert window.not_finite == 2
     assert window.similarity[2].n == 2
@@ -201,6 +201,71 @@ def test_the_last_window_is_written_when_the_process_ends(tiny_folder: Path, win
     window = read_windows(str(windows))
     assert window.sentences == 3
     assert window.predicted_layer_reduction == 2.0
+
+
+def test_what_was_counted_is_written_when_the_monitor_is_dropped(
+    model: LeapEncoder, sentences: list[str], windows: Path
+) -> None:
+    model.monitor = Monitor(model, windows, write_seconds=1000.0)
+    for _ in range(25):
+        model.encode(sentences)
+    model.monitor = None
+    assert read_windows(str(windows)).sentences == 1500
+
+
+def test_what_was_counted_is_written_when_traffic_stops(
+    model: LeapEncoder, sentences: list[str], windows: Path
+) -> None:
+    model.monitor = Monitor(model, windows, write_seconds=0.2)
+    model.encode(sentences[:1])
+    model.encode(sentences)
+    assert read_windows(str(windows)).sentences == 1
+    deadline = time.monotonic() + 10
+    while read_windows(str(windows)).sentences < 61 and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert read_windows(str(windows)).sentences == 61
+
+
+def test_a_forked_process_counts_its_own_sentences_only(
+    model: LeapEncoder, sentences: list[str], windows: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By another process id: PyTorch's threads do not survive a real fork."""
+    model.monitor = Monitor(model, windows, write_seconds=1000.0)
+    model.encode(sentences)
+    model.monitor.flush()
+    monkeypatch.setattr(os, "getpid", lambda: 7)
+    model.encode(sentences[:7])
+    model.monitor.flush()
+    assert sorted(read_windows(str(file)).sentences for file in windows.iterdir()) == [7, 60]
+
+
+def test_every_requests_own_rule_is_counted(model: LeapEncoder, sentences: list[str], windows: Path) -> None:
+    model.monitor = Monitor(model, windows)
+    model.encode(sentences[:5])
+    model.encode(sentences[:7], threshold=0.5, min_layer=2)
+    model.encode(sentences[:2], strategy="patience", pabee_patience=2, min_layer=2)
+    assert model.monitor.window().rules == {
+        "converged: threshold 0.95, patience 1, min_layer 5": 5,
+        "converged: threshold 0.5, patience 1, min_layer 2": 7,
+        "patience: threshold 0.95, patience 1, pabee_patience 2, min_layer 2": 2,
+    }
+    for number in range(100):
+        model.encode("bi", threshold=number / 1000)
+    assert len(model.monitor.window().rules) == window_writer.MOST_RULES + 1
+    assert sum(model.monitor.window().rules.values()) == 114
+
+
+def test_other_files_in_the_folder_stay(
+    model: LeapEncoder, sentences: list[str], windows: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(window_writer, "KEEP", 1)
+    windows.mkdir()
+    (windows / "2020.json").write_text("mine")
+    model.monitor = Monitor(model, windows, window_hours=1e-9)
+    for _ in range(3):
+        model.encode(sentences[:1])
+    assert (windows / "2020.json").read_text() == "mine"
+    assert len(list(windows.iterdir())) == 2
 
 
 def test_no_variable_no_monitor(tiny_model: LeapEncoder) -> None:

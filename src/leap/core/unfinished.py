@@ -35,6 +35,8 @@ def remove_left_parts(place: Path) -> list[Path]:
     """Removes the parts directly in `place` that no living process holds; returns which."""
     removed = []
     for folder in place.glob(f".*{ENDING}"):
+        if not _is_ours(folder):
+            continue
         lock = _locked(folder)
         if lock is None:
             continue
@@ -42,6 +44,11 @@ def remove_left_parts(place: Path) -> list[Path]:
         os.close(lock)
         removed.append(folder)
     return removed
+
+
+def _is_ours(folder: Path) -> bool:
+    """A part holds a lock from its first moment on; only a kill before that leaves it empty."""
+    return folder.is_dir() and ((folder / LOCK).is_file() or not any(folder.iterdir()))
 
 
 def _new_part(target: Path) -> tuple[Path, int]:

@@ -347,6 +347,7 @@ class LeapEncoder:
     def _observe(
         self,
         monitor: Observer,
+        policy: ExitPolicy,
         batch: Batch,
         vectors: Tensor,
         exits: Tensor,
@@ -355,11 +356,11 @@ class LeapEncoder:
         """Tells the monitor of a batch that exited; rows that it samples are computed to full depth too."""
         chosen = torch.tensor(monitor.sample(batch.rows))
         if not chosen.any():
-            monitor.record(exits, similarities)
+            monitor.record(policy, exits, similarities)
             return
         shadowed, _ = batch.keep(chosen, batch.ids[:, None])
         exited = vectors[chosen.to(vectors.device)]
-        monitor.record(exits, similarities, exited, self.encoder(shadowed))
+        monitor.record(policy, exits, similarities, exited, self.encoder(shadowed))
 
     def _cast(self, dtype: torch.dtype) -> "LeapEncoder":
         if self.quantize is not None:
@@ -432,7 +433,7 @@ class LeapEncoder:
             if monitor is not None and isinstance(policy, Fixed):
                 monitor.bypass(batch.rows)
             elif monitor is not None:
-                self._observe(monitor, batch, mapped, exits, similarities or {})
+                self._observe(monitor, policy, batch, mapped, exits, similarities or {})
             return mapped, exits
 
         return leave
@@ -474,6 +475,8 @@ def read_rule(folder: Path, depth: int) -> ExitRule:
         return ExitRule(PAPER_RULE.threshold, min(PAPER_RULE.min_layer, depth), PAPER_RULE.patience)
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(content, dict):
+            raise TypeError("expected an object with the key `exit`")
         if was_changed(content):
             raise UserError(f"{path} {CHANGED}: if you set another rule on purpose, take its `seal` out")
         rule = ExitRule(**content["exit"])

@@ -5,6 +5,8 @@ from typing import Protocol
 
 from torch import Tensor
 
+from leap.exits.policy import ExitPolicy
+
 
 class Observer(Protocol):
     """Counts batches; `leap.serve.Monitor` writes its counts to windows."""
@@ -14,6 +16,7 @@ class Observer(Protocol):
 
     def record(
         self,
+        policy: ExitPolicy,
         exits: Tensor,
         similarities: Mapping[int, Tensor],
         exited: Tensor | None = None,
@@ -22,6 +25,7 @@ class Observer(Protocol):
         """Count one batch that left by an exit rule.
 
         Args:
+            policy: the rule that decided, as this call had it.
             exits: [B] int64, each row's exit layer, counted from 1.
             similarities: layer to cos(p_l, p_{l-k}) of the rows still there, where it was computed anyway.
             exited: [b, D], the exited vectors of the rows that `sample` chose.

@@ -5,8 +5,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from leap.core.errors import UserError
-from leap.core.files import whole_folder
+from leap.core.files import must_be_new, whole_folder
 from leap.models.folder import ModelFolder, hash_weights
 from leap.models.packed_encoder import Encoder
 from leap.models.saved_files import model_arguments, save_tokenizer
@@ -94,9 +93,3 @@ def derived_card(source: Path, layers: int, card: str | None, what: str) -> str:
         f"A {what} without exits, made from weights with sha256 `{hash_weights(source)}`. "
         f"Its vectors are those that the whole model gives at layer {layers}.",
     )
-
-
-def must_be_new(target: Path) -> None:
-    """Raises UserError where an export would overwrite something."""
-    if target.exists():
-        raise UserError(f"{target} exists: name a folder that does not, or delete it")

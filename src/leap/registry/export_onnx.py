@@ -5,9 +5,9 @@ import tempfile
 from pathlib import Path
 
 from leap.core.errors import UserError
-from leap.core.files import whole_folder
+from leap.core.files import must_be_new, whole_folder
 from leap.models.onnx_graph import convert
-from leap.registry.export_folder import BESIDE, CARD, derived_card, must_be_new, write_truncated
+from leap.registry.export_folder import BESIDE, CARD, derived_card, write_truncated
 
 MODEL = "model.onnx"
 

@@ -1,5 +1,6 @@
 """Two windows against each other: which of the paper's alerts they raise."""
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
@@ -53,7 +54,8 @@ def compare(reference: Window, current: Window, limits: MonitoringSettings) -> C
 
     The paper alerts when the exit distribution shifts by more than one layer or NN@10 drops by more than 20 %
     (Appendix "Practical Adoption Checklist"), raises theta when some 20 % of the sentences fail, NN@10 below
-    0.5 (Limitations), and calls a model exit-incompatible when fewer than 10 % exit (Diagnostic 3).
+    0.5 (Limitations), and calls a model exit-incompatible when fewer than 10 % exit (Diagnostic 3). Ours is the
+    score shift: calibrated thresholds hold only for sentences that score like those of the calibration.
 
     Raises:
         ValueError: the windows are of models of different depths, whose layers mean different things.
@@ -65,6 +67,7 @@ def compare(reference: Window, current: Window, limits: MonitoringSettings) -> C
         _nn_drop(reference, current, limits),
         _nn_fail(current, limits),
         _exit_rate(current, limits),
+        _score_shift(current, limits),
     )
     return Comparison(reference, current, findings)
 
@@ -91,6 +94,8 @@ def differences(reference: Window, current: Window) -> list[str]:
         )
     if reference.model["exit_rule"] != current.model["exit_rule"]:
         found.append(f"the exit rule was {reference.model['exit_rule']}, now {current.model['exit_rule']}")
+    if _shares(reference.rules) != _shares(current.rules):
+        found.append(f"requests chose these exit rules: {_listed(reference.rules)}; now: {_listed(current.rules)}")
     if reference.started < current.ended and current.started < reference.ended:
         found.append(
             f"the windows overlap: {stamp(reference.started)} to {stamp(reference.ended)} and "
@@ -140,6 +145,28 @@ def _exit_rate(current: Window, limits: MonitoringSettings) -> Finding:
     if rate < limit:
         return Finding(rule, "alert", rate, limit, f"{text}; the checks cost more than the exits save")
     return Finding(rule, "fine", rate, limit, text)
+
+
+def _score_shift(current: Window, limits: MonitoringSettings) -> Finding:
+    rule, limit, shift = "score_shift", limits.max_score_shift, current.score_shift
+    if shift is None:
+        return Finding(rule, "not judged", None, limit, "the model has no calibration that records its scores")
+    if (counted := int(sum(current.scores))) < limits.min_sentences:
+        few = f"{counted} sentences with a calibrated score, {limits.min_sentences} are needed"
+        return Finding(rule, "not judged", None, limit, few)
+    text = f"scores against the calibration's: population stability index {shift:.3f} (limit {limit:g})"
+    return _judged(rule, shift, limit, text, "; calibrate on sentences like these, or serve with strategy full")
+
+
+def _shares(rules: Mapping[str, int]) -> dict[str, int]:
+    """Whole percents, so that a handful of requests makes no difference."""
+    total = sum(rules.values())
+    shares = {rule: round(100 * count / total) for rule, count in rules.items()}
+    return {rule: share for rule, share in shares.items() if share}
+
+
+def _listed(rules: Mapping[str, int]) -> str:
+    return " and ".join(f"{share} % {rule}" for rule, share in _shares(rules).items()) or "none"
 
 
 def _judged(rule: str, value: float, limit: float, text: str, advice: str = "") -> Finding:

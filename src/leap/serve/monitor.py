@@ -5,33 +5,25 @@ It never stands in the way of serving: a window that cannot be written costs one
 
 from __future__ import annotations
 
-import atexit
-import logging
 import os
-import socket
-import threading
-import time
 import weakref
-from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime, timedelta
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self
 
-import numpy as np
-import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from leap.core.errors import UserError
-from leap.core.files import write_json
+from leap.exits.policy import ByHeads, Calibrated, ExitPolicy, Patient
+from leap.exits.rules import ExitRule
 from leap.models.folder import hash_weights
-from leap.serve.shadow import Reservoir
-from leap.serve.window import Mean, Window
+from leap.serve.score_shift import ScoreReference
+from leap.serve.window import Window
+from leap.serve.window_writer import WindowWriter
 
 if TYPE_CHECKING:
     from leap.exits.leap_encoder import LeapEncoder
-
-logger = logging.getLogger(__name__)
 
 FOLDER_VARIABLE = "LEAP_MONITOR_FOLDER"
 RATE_VARIABLE = "LEAP_MONITOR_SHADOW_RATE"
@@ -40,10 +32,10 @@ EXPECTED_VARIABLE = "LEAP_MONITOR_EXPECTED_LAYERS"
 
 SHADOW_RATE = 0.01
 WINDOW_HOURS = 24.0
-# A server that ends by a signal (uvicorn does) runs nothing at exit: so much of its last window is lost.
+# A process that is killed loses what it counted since the last write.
 WRITE_SECONDS = 10.0
-# Window files of all processes that stay in the folder; the oldest go first.
-KEEP = 1000
+
+STRATEGIES = {ExitRule: "converged", Patient: "patience", ByHeads: "heads", Calibrated: "calibrated"}
 
 
 class Monitor:
@@ -65,15 +57,15 @@ class Monitor:
         expected_layers: float | None = None,
         seed: int | None = None,
     ) -> None:
-        """Starts the first window.
+        """Start the first window.
 
         Args:
             model: the encoder that will be watched.
             folder: where window files go, `<start>-<host>-<process>.json`.
             shadow_rate: share of sentences that are also computed to full depth.
             window_hours: a window's length; then the next file begins.
-            write_seconds: the open window is written with its first batch and then this often, while there
-                is traffic.
+            write_seconds: the open window is written with its first batch, and at most this long after any
+                other; also when the monitor is dropped and when the process ends.
             expected_layers: E[layers] of the evaluation (`exit.expected_layers` of diagnose.json).
             seed: of the sample; by chance if None.
 
@@ -91,7 +83,7 @@ class Monitor:
         except OSError as error:
             raise UserError(f"the folder for window files cannot be made: {error}") from None
         self.folder = folder
-        self._model = {
+        identity = {
             "checkpoint": hash_weights(model.folder),
             "depth": model.depth,
             "exit_rule": {
@@ -100,18 +92,23 @@ class Monitor:
                 "patience": model.rule.patience,
             },
         }
-        self._width = model.encoder.config.width
-        self._rate, self._expected = shadow_rate, expected_layers
-        self._window_seconds, self._write_seconds = 3600 * window_hours, write_seconds
-        self._random = np.random.default_rng(seed)
-        self._lock = threading.Lock()
-        self._can_write = True
-        self._begin()
-        atexit.register(_close, weakref.ref(self))
+        self._writer = WindowWriter(
+            folder,
+            identity,
+            model.encoder.config.width,
+            ScoreReference.load(model.folder),
+            shadow_rate=shadow_rate,
+            window_seconds=3600 * window_hours,
+            write_seconds=write_seconds,
+            expected_layers=expected_layers,
+            seed=seed,
+        )
+        # Runs when nothing refers to the monitor any more, and at the latest when the process ends.
+        weakref.finalize(self, self._writer.close)
 
     @classmethod
     def from_environment(cls, model: LeapEncoder, values: Mapping[str, str] = os.environ) -> Self | None:
-        """The monitor that LEAP_MONITOR_FOLDER and its companions ask for; null where they ask for none.
+        """The monitor that LEAP_MONITOR_FOLDER and its companions ask for; None where they ask for none.
 
         Raises:
             UserError: a variable is not a number, or as the constructor.
@@ -128,143 +125,59 @@ class Monitor:
         )
 
     def sample(self, rows: int) -> list[bool]:
-        """Which rows of a batch are to be shadowed, by chance."""
-        with self._lock:
-            chosen: list[bool] = (self._random.random(rows) < self._rate).tolist()
-        return chosen
+        """Choose the rows of a batch that are to be shadowed, by chance."""
+        return self._writer.sample(rows)
 
     def record(
         self,
+        policy: ExitPolicy,
         exits: Tensor,
         similarities: Mapping[int, Tensor],
         exited: Tensor | None = None,
         layers: Tensor | None = None,
     ) -> None:
-        """Counts one batch.
+        """Count one batch.
 
         Args:
+            policy: the rule that decided, as the call had it.
             exits: [B] int64, each row's exit layer, counted from 1.
             similarities: layer to cos(p_l, p_{l-k}) of the rows still there, where it was computed anyway.
             exited: [b, D], the exited vectors of the shadowed rows.
             layers: [L + 1, b, D], their pooled vectors of all layers, index 0 the embedding layer.
         """
-        counts = torch.bincount(exits.cpu(), minlength=len(self._exits) + 1)[1:].numpy()
-        sums = dict(zip(similarities, _sums(list(similarities.values())), strict=True))
-        near = []
-        if exited is not None and layers is not None:
-            near = _sums([F.cosine_similarity(each, layers[-1], dim=-1) for each in (exited, *layers[1:])])
-        with self._lock:
-            self._exits += counts
-            for layer, (number, total, _) in sums.items():
-                self._similarity[:, layer - 1] += (number, total)
-            for place, (number, total, _) in enumerate(near):
-                self._shadow[:, place] += (number, total)
-            self._not_finite += sum(rest for *_, rest in (*sums.values(), *near))
-            if exited is not None and layers is not None:
-                self._reservoir.add(exited, layers[-1])
-            self._write_if_due()
+        self._writer.record(rule_text(policy), patience_of(policy), exits, similarities, exited, layers)
 
     def bypass(self, rows: int) -> None:
-        """Counts sentences that were encoded without an exit rule (strategy full or fixed)."""
-        with self._lock:
-            self._bypassed += rows
-            self._write_if_due()
+        """Count sentences that were encoded without an exit rule (strategy full or fixed)."""
+        self._writer.bypass(rows)
 
     def window(self) -> Window:
         """The open window as it is now."""
-        with self._lock:
-            return self._window()
+        return self._writer.window()
 
     def flush(self) -> None:
-        """Writes the open window now."""
-        with self._lock:
-            self._write()
-
-    def _begin(self) -> None:
-        depth = self._model["depth"]
-        assert isinstance(depth, int)
-        self._started = datetime.now(UTC)
-        self._clock = time.monotonic()
-        self._write_at = self._clock
-        self._exits = np.zeros(depth, dtype=np.int64)
-        self._bypassed = self._not_finite = 0
-        # Rows: how many, and their sum. The shadow's first column is the exited vectors, then the layers.
-        self._similarity = np.zeros((2, depth))
-        self._shadow = np.zeros((2, depth + 1))
-        self._reservoir = Reservoir(self._width, self._random)
-
-    def _window(self) -> Window:
-        return Window(
-            started=self._started,
-            # By the clock that nobody sets: a window never ends before it starts.
-            ended=self._started + timedelta(seconds=time.monotonic() - self._clock),
-            model=self._model,
-            exits=tuple(self._exits.tolist()),
-            bypassed=self._bypassed,
-            not_finite=self._not_finite,
-            similarity=tuple(_mean(*column) for column in self._similarity.T),
-            shadowed=_mean(*self._shadow[:, 0]),
-            to_final=tuple(_mean(*column) for column in self._shadow[:, 1:].T),
-            agreement=self._reservoir.agreement(),
-            expected_layers=self._expected,
-        )
-
-    def _write_if_due(self) -> None:
-        now = time.monotonic()
-        if now - self._clock >= self._window_seconds:
-            self._write()
-            self._begin()
-            self._remove_oldest()
-        elif now >= self._write_at:
-            self._write()
-            self._write_at = time.monotonic() + self._write_seconds
-
-    def _write(self) -> None:
-        if not self._exits.any() and not self._bypassed:
-            return
-        # The process is asked each time: a server may have forked since the window began.
-        process = f"{socket.gethostname()}-{os.getpid()}"
-        name = f"{self._started:%Y-%m-%dT%H%M%S.%f}Z-{process}.json"
-        try:
-            write_json(self.folder / name, self._window().as_json())
-        except OSError as error:
-            if self._can_write:
-                logger.warning("monitoring: %s; serving goes on, the window is kept in memory", error)
-            self._can_write = False
-        else:
-            self._can_write = True
-
-    def _remove_oldest(self) -> None:
-        for file in sorted(self.folder.glob("*.json"))[:-KEEP]:
-            try:
-                file.unlink(missing_ok=True)
-            except OSError as error:
-                logger.warning("monitoring: an old window stays: %s", error)
+        """Write the open window now."""
+        self._writer.flush()
 
 
-def _close(monitor: weakref.ref[Monitor]) -> None:
-    """What is left of the last window is written when the process ends."""
-    found = monitor()
-    if found is not None:
-        found.flush()
+def rule_text(policy: ExitPolicy) -> str:
+    """An exit policy in words: its strategy and its numbers."""
+    numbers: dict[str, float] = {}
+    for part in (policy, getattr(policy, "rule", None)):
+        if is_dataclass(part):
+            values = {field.name: getattr(part, field.name) for field in fields(part)}
+            numbers |= {name: value for name, value in values.items() if isinstance(value, int | float)}
+    listed = ", ".join(f"{name} {numbers[name]:g}" for name in sorted(numbers, reverse=True))
+    strategy = STRATEGIES.get(type(policy), type(policy).__name__)
+    return f"{strategy}: {listed}" if listed else strategy
 
 
-def _sums(groups: Sequence[Tensor]) -> list[tuple[int, float, int]]:
-    """Of each group how many values are finite, their sum, and how many are not; one copy from a device."""
-    if not groups:
-        return []
-    values = torch.cat(list(groups)).double().cpu().numpy()
-    ends = np.cumsum([len(group) for group in groups])
-    return [_sum(part) for part in np.split(values, ends[:-1])]
-
-
-def _sum(values: np.ndarray[Any, Any]) -> tuple[int, float, int]:
-    finite = values[np.isfinite(values)]
-    return len(finite), float(finite.sum()), len(values) - len(finite)
-
-
-def _mean(number: float, total: float) -> Mean:
-    return Mean(int(number), float(total / number) if number else None)
+def patience_of(policy: ExitPolicy) -> int | None:
+    """The k of the similarity cos(p_l, p_{l-k}) that a policy looks at; None where it looks at another score."""
+    rule = getattr(policy, "rule", policy)
+    if isinstance(policy, Calibrated):
+        return policy.calibration.patience
+    return rule.patience if isinstance(rule, ExitRule) else None
 
 
 def _number(values: Mapping[str, str], name: str, default: float) -> float:

@@ -44,6 +44,11 @@ def _families(comparison: Comparison) -> Iterator[tuple[str, str, list[Sample]]]
     yield "window_exit_similarity", "Mean cosine of exited and full.", [({}, window.shadowed.mean)]
     yield "window_nn_at_10", "NN@10 of exited against full, blocks of 128.", [({}, window.agreement.mean)]
     yield "window_nn_fail_50", "Share with NN@10 below 0.5.", [({}, window.agreement.failed)]
+    yield (
+        "window_score_shift",
+        "Population stability index of the scores against the calibration's.",
+        [({}, window.score_shift)],
+    )
     yield "window_shadowed", "Sentences also computed to full depth.", [({}, window.shadowed.n)]
     yield "window_end_timestamp_seconds", "When the window ended.", [({}, window.ended.timestamp())]
     yield (

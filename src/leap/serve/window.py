@@ -1,16 +1,20 @@
 """A window: what serving processes saw between two moments, as counts and means that can be added up."""
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from leap.core.errors import UserError
 from leap.core.files import read_json
+from leap.serve.score_shift import stability_index
 from leap.serve.shadow import Agreement
 
-FORM = 1
+FORM = 2
 
 
 @dataclass(frozen=True)
@@ -27,6 +31,7 @@ class Window:
 
     started, ended: UTC.
     model: checkpoint (sha256 of the weights), depth, exit_rule.
+    rules: sentences by the exit rule that decided on them, in words; a request may have a rule of its own.
     exits: entry l - 1 counts the sentences that left at layer l under an exit rule.
     bypassed: sentences encoded without one (strategy full or fixed); they are in no other number.
     not_finite: similarities that were not numbers, left out of the means.
@@ -34,12 +39,15 @@ class Window:
     shadowed: cos(exited, full) of the sampled sentences.
     to_final: entry l - 1: cos(p_l, p_L) of the sampled sentences, whether or not they stayed.
     agreement: NN@10 of the sampled sentences.
+    scores: the similarity at the first check, counted in the calibration's deciles (`leap.serve.score_shift`).
+    calibrated_scores: how many sentences like the calibration's would be in each of them.
     expected_layers: E[layers] that the evaluation found, for the predicted layer reduction; null if unknown.
     """
 
     started: datetime
     ended: datetime
     model: dict[str, Any]
+    rules: Mapping[str, int]
     exits: tuple[int, ...]
     bypassed: int
     not_finite: int
@@ -47,6 +55,8 @@ class Window:
     shadowed: Mean
     to_final: tuple[Mean, ...]
     agreement: Agreement
+    scores: tuple[float, ...]
+    calibrated_scores: tuple[float, ...]
     expected_layers: float | None
 
     @property
@@ -76,6 +86,11 @@ class Window:
         return self.depth / self.mean_layer if self.mean_layer else None
 
     @property
+    def score_shift(self) -> float | None:
+        """The population stability index of the scores against the calibration's."""
+        return stability_index(np.array(self.scores), np.array(self.calibrated_scores))
+
+    @property
     def predicted_layer_reduction(self) -> float | None:
         """L / E[layers] as the evaluation promised it."""
         return self.depth / self.expected_layers if self.expected_layers else None
@@ -88,6 +103,7 @@ class Window:
             "started": stamp(self.started),
             "ended": stamp(self.ended),
             "model": self.model,
+            "rules": dict(self.rules),
             "sentences": self.sentences,
             "bypassed": self.bypassed,
             "not_finite": self.not_finite,
@@ -100,6 +116,11 @@ class Window:
                 "predicted_layer_reduction": self.predicted_layer_reduction,
             },
             "similarity": by_layer(self.similarity),
+            "scores": {
+                "counts": list(self.scores),
+                "calibrated": list(self.calibrated_scores),
+                "shift": self.score_shift,
+            },
             "shadow": {
                 "sentences": self.shadowed.n,
                 "similarity": self.shadowed.mean,
@@ -141,6 +162,7 @@ def added(windows: Sequence[Window]) -> Window:
         started=min(window.started for window in windows),
         ended=max(window.ended for window in windows),
         model=first.model,
+        rules=sum((Counter(window.rules) for window in windows), Counter()),
         exits=tuple(sum(window.exits[layer] for window in windows) for layer in layers),
         bypassed=sum(window.bypassed for window in windows),
         not_finite=sum(window.not_finite for window in windows),
@@ -152,6 +174,8 @@ def added(windows: Sequence[Window]) -> Window:
             _pooled([Mean(each.n, each.mean) for each in judged]).mean,
             _pooled([Mean(each.n, each.failed) for each in judged]).mean,
         ),
+        scores=tuple(map(sum, zip(*(window.scores for window in windows), strict=True))),
+        calibrated_scores=tuple(map(sum, zip(*(window.calibrated_scores for window in windows), strict=True))),
         expected_layers=first.expected_layers,
     )
 
@@ -171,6 +195,7 @@ def from_json(content: Any, file: Path) -> Window:
             started=datetime.fromisoformat(content["started"]),
             ended=datetime.fromisoformat(content["ended"]),
             model=content["model"],
+            rules={str(rule): int(count) for rule, count in content["rules"].items()},
             exits=tuple(int(exits["layers"].get(str(layer), 0)) for layer in range(1, depth + 1)),
             bypassed=int(content["bypassed"]),
             not_finite=int(content["not_finite"]),
@@ -178,6 +203,8 @@ def from_json(content: Any, file: Path) -> Window:
             shadowed=Mean(int(shadow["sentences"]), shadow["similarity"]),
             to_final=_listed(shadow["similarity_to_final"], depth),
             agreement=Agreement(int(shadow["nn_sentences"]), shadow["nn_at_10"], shadow["nn_fail_50"]),
+            scores=tuple(map(float, content["scores"]["counts"])),
+            calibrated_scores=tuple(map(float, content["scores"]["calibrated"])),
             expected_layers=exits["expected_layers"],
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:

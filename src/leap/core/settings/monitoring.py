@@ -12,4 +12,5 @@ class MonitoringSettings(Block):
     max_nn_drop: Fraction
     max_nn_fail: Fraction
     min_exit_rate: Fraction
+    max_score_shift: float = Field(gt=0)
     min_sentences: int = Field(ge=1)

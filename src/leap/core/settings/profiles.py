@@ -54,15 +54,34 @@ def switch(
     folder: Path = Path("profiles"),
     changes: Sequence[str] = (),
     target: Path = Path("params.yaml"),
+    force: bool = False,
 ) -> None:
-    """Writes the settings of a profile to params.yaml, whole or not at all.
+    """Write the settings of a profile to params.yaml, whole or not at all.
+
+    Args:
+        name: as in `compose`, and so are folder and changes.
+        folder: that.
+        changes: those.
+        target: the file to write.
+        force: replace a file that was edited, too.
 
     Raises:
-        UserError: as `compose`; params.yaml is then as it was.
+        UserError: as `compose`, or the file holds what no profile has; params.yaml is then as it was.
     """
     text = compose(name, folder, changes)
+    if not force and target.exists() and target.read_text(encoding="utf-8", errors="replace") != text:
+        _check_unedited(target, folder)
     with whole_file(target) as beside:
         beside.write_text(text, encoding="utf-8")
+
+
+def _check_unedited(target: Path, folder: Path) -> None:
+    text = target.read_text(encoding="utf-8", errors="replace")
+    if not any(text == compose(file.stem, folder) for file in sorted(folder.glob("*.yaml"))):
+        raise UserError(
+            f"{target} holds settings that no profile in {folder} has: --force replaces them, "
+            "--params FILE writes elsewhere"
+        )
 
 
 def _yaml() -> YAML:

@@ -165,10 +165,28 @@ def report(demand: Demand, parts: Parts, calibration: Calibration, outcome: Outc
             }
             for name, (value, bound) in figures.items()
         },
+        "scores": score_deciles(parts, calibration.patience),
         "exits": {
             str(layer): count for layer in range(1, depth + 1) if (count := int((outcome.exits == layer).sum()))
         },
     }
+
+
+def score_deciles(parts: Parts, patience: int) -> list[dict[str, Any]]:
+    """The distribution of the consecutive similarity at each layer over all sentences, in ten bins.
+
+    A monitor compares what it serves with it (`leap.serve.score_shift`). The shares are recorded too, for equal
+    scores make bins that do not hold a tenth each.
+    """
+    scores = torch.cat([part.consecutive for part in (parts.fit, parts.order, parts.test)], dim=1).double()
+    quantiles = torch.linspace(0.1, 0.9, 9, dtype=torch.float64)
+    rows = []
+    for layer in range(patience + 1, len(scores)):
+        edges = scores[layer - 1].quantile(quantiles)
+        counts = torch.bincount(torch.bucketize(scores[layer - 1], edges, right=True), minlength=10)
+        shares = counts.double() / scores.shape[1]
+        rows.append({"layer": layer, "edges": edges.tolist(), "shares": shares.tolist()})
+    return rows
 
 
 def _tested(parts: Parts, scores_of: Callable[[Measured], Tensor], demand: Demand, level: float) -> Outcome:
