@@ -354,7 +354,7 @@ def latency(
     from leap.latency.timing import latency_figures
 
     if out is not None:
-        must_be_new(out, mark='"kind": "latency"')
+        must_be_new(out, mark='"kind": "leap latency"')
     settings = latency_settings(
         batch_sizes=batch,
         lengths=length,
@@ -379,8 +379,8 @@ def latency(
         raise UserError(str(error)) from None
     figures = latency_figures(encoder, chosen, rule, settings, seed=17)
     if out is not None:
-        head = {"model": model, "exit_rule": vars(rule), "environment": environment(str(encoder.device))}
-        write_json(out, {**head, **figures})
+        head = {"kind": "leap latency", "model": model, "exit_rule": vars(rule)}
+        write_json(out, {**head, "environment": environment(str(encoder.device)), **figures})
     typer.echo(table(figures))
 
 

@@ -95,7 +95,7 @@ def test_the_version_is_the_packages() -> None:
 TARGETS = {
     "calibrate": ("calibrate", "model", "--sentences", "lines.txt", "--output"),
     "doctor": ("doctor", "model", "--page"),
-    "export": ("export", "model"),
+    "export": ("export", "--to", "sentence-transformers", "model"),
     "latency": ("latency", "model", "--out"),
     "monitor": ("monitor", "--reference", "w", "--current", "w", "--prometheus"),
 }
