@@ -27,6 +27,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: place.get(item.path.name, len(LONGEST)))
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """What is remembered of models stays with the tests; all workers of a run share it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("LEAP_CACHE", str(tmp_path_factory.getbasetemp().parent / "leap-cache"))
+        yield
+
+
 @pytest.fixture(autouse=True)
 def _as_quiet_as_before() -> Iterator[None]:
     """A command that is run in this process sets the log's level, and with it whether bars are shown."""

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from huggingface_hub import ModelCard
 from made_evidence import made_settings, write_evidence
-from tiny_models import WORDS, tiny_tokenizer
+from tiny_models import WORDS, write_folder
 from typer.testing import CliRunner
 
 from leap.cli import app
@@ -36,11 +36,7 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     import torch
 
     torch.manual_seed(3)
-    tokenizer = tmp_path_factory.mktemp("tokenizer")
-    tiny_tokenizer().save(str(tokenizer / "tokenizer.json"))
-    special = {f"{name}_token": f"[{name.upper()}]" for name in ("pad", "unk", "cls", "sep", "mask")}
-    content = {"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": 32, **special}
-    (tokenizer / "tokenizer_config.json").write_text(json.dumps(content))
+    teacher = write_folder(tmp_path_factory.mktemp("teacher") / "model")
     config = EncoderConfig(5, 16, 2, 32, len(WORDS) + 5, 32)
     encoder = Encoder(config)
     for parameter in encoder.parameters():
@@ -48,7 +44,7 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
             torch.nn.init.normal_(parameter, std=0.3)
     folder = tmp_path_factory.mktemp("models") / "leap-1"
     folder.mkdir()
-    save_student(encoder, folder, tokenizer, 32)
+    save_student(encoder, folder, teacher, 32)
     write_sealed(folder / "leap.json", {"exit": {"threshold": 0.95, "min_layer": 2, "patience": 1}})
     return folder
 

@@ -11,7 +11,6 @@ import torch
 from tiny_models import WORDS
 from tiny_settings import tiny_variant
 
-from leap.core.errors import UserError
 from leap.core.settings.sources import PackageModel
 from leap.exits import LeapEncoder
 from leap.models.batches import pack
@@ -203,25 +202,6 @@ def test_cls_pooling(tmp_path: Path) -> None:
     with torch.inference_mode():
         pooled = model.encoder(pack(model.tokenizer(["ka be"])))[2]
     np.testing.assert_allclose(exited, torch.nn.functional.normalize(pooled).numpy(), atol=1e-6)
-
-
-def test_other_pooling_and_other_modules_are_refused_by_name(tmp_path: Path) -> None:
-    folder = sentence_folder(tmp_path, "bert", pooling="max")
-    with pytest.raises(UserError, match=r"1_Pooling/config\.json: pooling by max is not supported"):
-        LeapEncoder(folder, device="cpu")
-    pooling = folder / "1_Pooling" / "config.json"
-    pooling.write_text('{"pooling_mode_cls_token": true, "pooling_mode_mean_tokens": true}')
-    with pytest.raises(UserError, match="pooling by cls, mean is not supported"):
-        LeapEncoder(folder, device="cpu")
-    pooling.write_text('{"pooling_mode": "mean", "include_prompt": false}')
-    with pytest.raises(UserError, match="include_prompt false"):
-        LeapEncoder(folder, device="cpu")
-    pooling.write_text('{"pooling_mode": "mean"}')
-    modules = json.loads((folder / "modules.json").read_text())
-    modules[2]["type"] = "sentence_transformers.models.Dense"
-    (folder / "modules.json").write_text(json.dumps(modules))
-    with pytest.raises(UserError, match="module Dense is not supported"):
-        LeapEncoder(folder, device="cpu")
 
 
 def test_lower_casing_by_the_sentence_config(tmp_path: Path) -> None:

@@ -1,16 +1,18 @@
 """The teacher's cache: right numbers, resumed where it was, refused when it is another's."""
 
-import json
 import os
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from tiny_models import write_modules
+from zoo import write_model
 
 from leap.core.errors import UserError
 from leap.core.files import sha256_of
 from leap.exits import LeapEncoder
+from leap.models.folder import hash_weights
 from leap.models.locate import Located
 from leap.train.teacher import Teacher, build_cache, open_teacher, run_online, write_online
 from leap.train.teacher import teacher_cache as cache
@@ -149,21 +151,21 @@ def test_another_teacher_other_text_and_flipped_bytes_are_refused_by_name(
         opened_from(tmp_path, located, sentences)
 
 
-def test_a_teacher_that_pools_otherwise_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "1_Pooling").mkdir()
-    config = tmp_path / "1_Pooling" / "config.json"
-    for content, refused in (
-        ({"pooling_mode_mean_tokens": True, "pooling_mode_cls_token": False}, False),
-        ({"pooling_mode": "mean"}, False),
-        ({"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": False}, True),
-        ({"pooling_mode": "cls"}, True),
-    ):
-        config.write_text(json.dumps(content))
-        if refused:
-            with pytest.raises(UserError, match="pools by cls"):
-                cache.check_mean_pooling(tmp_path)
-        else:
-            cache.check_mean_pooling(tmp_path)
+def test_any_sentence_encoder_is_a_teacher(tmp_path: Path, sentences: list[str]) -> None:
+    """A decoder that pools its last token, cached and online: the layers that LeapEncoder gives."""
+    folder = write_modules(write_model(tmp_path / "m", "qwen3", side="left"), "lasttoken")
+    located = Located(folder, hash_weights(folder))
+    manifest = build_cache(tmp_path / "cached", located, sentences, [0, 2, 4], 32, "cpu")
+    assert (manifest["pooling"], manifest["width"]) == ("lasttoken", 16)
+    write_online(tmp_path / "online", located, sentences, [0, 2, 4], 32)
+    rows = np.array([37, 3, 59, 16])
+    wanted = torch.empty(3, 4, 16)
+    for places, pooled in LeapEncoder(folder, "cpu").pooled_layers([sentences[row] for row in rows]):
+        wanted[:, places] = pooled[[0, 2, 4]]
+    for name in ("cached", "online"):
+        teacher = opened_from(tmp_path / name, located, sentences)
+        found = teacher.vectors(teacher.inputs(rows, fixed=False))
+        torch.testing.assert_close(found, wanted, atol=2e-3, rtol=2e-3)
 
 
 def test_an_online_teacher_gives_the_cached_vectors(

@@ -4,6 +4,7 @@ All paths are relative to `root`, which is the working folder unless a caller sa
 stage in the project's root, or in a temporary copy of it (`dvc exp run --temp`).
 """
 
+import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -60,6 +61,14 @@ class Checkpoint:
     def evidence(self, kind: str, set_name: str | None = None) -> Path:
         """The evidence file of a kind (diagnose, latency, or sts and retrieval with a set's name)."""
         return self.evaluations / (f"{kind}/{set_name}.json" if set_name else f"{kind}.json")
+
+
+def user_cache() -> Path:
+    """A folder of the user's for what can be computed again: $LEAP_CACHE, else where the system keeps such."""
+    named = os.environ.get("LEAP_CACHE")
+    if named:
+        return Path(named)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "leap"
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,7 @@
 """The forward pass that stops: rows leave at their own layer and the batch shrinks behind them."""
 
 from collections import deque
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -8,16 +9,16 @@ from torch.nn import functional as F
 
 from leap.exits.policy import ExitPolicy
 from leap.models.batches import Batch
-from leap.models.packed_encoder import Encoder
+from leap.models.walk import NOBODY, Walkable
 
 
 def exit_forward(
-    encoder: Encoder, batch: Batch, policy: ExitPolicy, similarities: dict[int, Tensor] | None = None
+    encoder: Walkable, batch: Batch, policy: ExitPolicy, similarities: dict[int, Tensor] | None = None
 ) -> tuple[Tensor, Tensor]:
-    """The rows' vectors where the policy lets them leave; layers after the last exit are not computed.
+    """Compute the rows' vectors where the policy lets them leave; layers after the last exit are not computed.
 
     Args:
-        encoder: the model.
+        encoder: the model, packed or the reference.
         batch: B rows.
         policy: who leaves; Algorithm 1 is an `ExitRule`.
         similarities: is given cos(p_l, p_{l-k}) of the rows still there at each layer l that is checked,
@@ -27,20 +28,19 @@ def exit_forward(
         The pooled vectors at each row's exit layer, [B, D] float32, not normalised, and the exit layers,
         [B] int64, counted from 1.
     """
-    depth = len(encoder.layers)
+    depth = encoder.config.layers
     first, lookback = policy.first_check(), policy.lookback
     by_similarity = None if similarities is None else policy.layer_thresholds(depth)
-    vectors = torch.empty(batch.rows, encoder.config.width, device=encoder.words.weight.device)
+    vectors = torch.empty(batch.rows, encoder.config.width, device=encoder.weight.device)
     exits = torch.full((batch.rows,), depth)
     rows = torch.arange(batch.rows)
     recent: deque[Tensor] = deque(maxlen=lookback)
-    states = encoder.embed(batch)
-    for number in range(depth + 1):
-        if number:
-            states = encoder.layers[number - 1](states, batch)
+
+    def visit(number: int, pool: Callable[[], Tensor]) -> Tensor | None:
+        nonlocal rows, recent
         if number < first - lookback and number < depth:
-            continue
-        pooled = encoder.pool(states, batch)
+            return None
+        pooled, stays = pool(), None
         if number == depth:
             vectors[rows] = pooled
         elif number >= first:
@@ -52,18 +52,26 @@ def exit_forward(
                 vectors[rows[leaves]] = pooled[leaves]
                 exits[rows[leaves]] = number
                 if all(leave):
-                    break
+                    return NOBODY
                 stays = ~leaves
-                batch, states = batch.keep(stays, states)
                 rows, pooled = rows[stays], pooled[stays]
                 recent = deque((earlier[stays] for earlier in recent), maxlen=lookback)
         recent.append(pooled)
+        return stays
+
+    encoder.walk(batch, visit)
     return vectors, exits
 
 
-def layer_forward(encoder: Encoder, batch: Batch, layer: int) -> Tensor:
+def layer_forward(encoder: Walkable, batch: Batch, layer: int) -> Tensor:
     """The pooled vectors of one layer, [B, D] float32; later layers are not computed."""
-    states = encoder.embed(batch)
-    for block in encoder.layers[:layer]:
-        states = block(states, batch)
-    return encoder.pool(states, batch)
+    found: list[Tensor] = []
+
+    def visit(number: int, pool: Callable[[], Tensor]) -> Tensor | None:
+        if number < layer:
+            return None
+        found.append(pool())
+        return NOBODY
+
+    encoder.walk(batch, visit)
+    return found[0]

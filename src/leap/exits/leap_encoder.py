@@ -26,12 +26,12 @@ from leap.models.batches import Batch
 from leap.models.device import dtype_of, resolve_device
 from leap.models.find import find_model
 from leap.models.int8 import to_int8
+from leap.models.open_model import open_model
 from leap.models.packed_encoder import Encoder
-from leap.models.pooling import normalizes
 from leap.models.prompts import Prompts
 from leap.models.small_batches import pack_for_small_batches
 from leap.models.texts import checked_texts, text_batches
-from leap.models.tokenizer import SentenceTokenizer
+from leap.models.walk import Walkable
 
 log = logging.getLogger(__name__)
 
@@ -88,15 +88,16 @@ class LeapEncoder:
         check_name(path)
         self.folder = find_model(model_name_or_path, revision)
         self.device = resolve_device(device or "auto")
-        self.encoder = Encoder.load(self.folder).to(self.device, dtype_of(model_kwargs))
+        opened = open_model(self.folder)
+        self.encoder: Walkable = opened.encoder.to(self.device, dtype_of(model_kwargs))
         self.quantize = quantize
         if quantize is not None:
             self._to_int8()
-        elif self.device.type == "cpu":
+        elif self.device.type == "cpu" and isinstance(self.encoder, Encoder):
             pack_for_small_batches(self.encoder)
-        self.tokenizer = SentenceTokenizer(self.folder)
+        self.tokenizer = opened.tokenizer
         self.rule = read_rule(self.folder, self.depth)
-        self.normalizes = normalizes(self.folder)
+        self.normalizes = opened.normalizes
         self.prompts = Prompts.load(self.folder, prompts, default_prompt_name)
         self.truncate_dim = truncate_dim
         self.path = path
@@ -381,9 +382,14 @@ class LeapEncoder:
     def _to_int8(self) -> None:
         if self.quantize != "int8":
             raise ValueError(f"quantize {self.quantize!r} is not supported, only 'int8'")
-        if self.device.type != "cpu" or self.encoder.words.weight.dtype != torch.float32:
+        if self.device.type != "cpu" or self.encoder.weight.dtype != torch.float32:
             raise ValueError(
                 "quantize='int8' is for float32 weights on a CPU: leave out model_kwargs, set device='cpu'"
+            )
+        if not isinstance(self.encoder, Encoder):
+            raise UserError(
+                f"{self.folder}: quantize='int8' is for models of the BERT family, and transformers computes this "
+                "one: leave it out"
             )
         to_int8(self.encoder)
 

@@ -20,6 +20,7 @@ from leap.exits.trust import disagreement, made_batch
 from leap.models.batches import Batch
 from leap.models.kernels.varlen import LONGEST_TILE
 from leap.models.packed_encoder import Encoder
+from leap.models.walk import Walkable
 
 log = logging.getLogger(__name__)
 
@@ -168,7 +169,7 @@ class GraphPath:
 class Paths:
     """An encoder's fast paths, best first, and layer by layer for what none of them takes."""
 
-    def __init__(self, encoder: Encoder, wanted: PathName = "auto") -> None:
+    def __init__(self, encoder: Walkable, wanted: PathName = "auto") -> None:
         """Finds the paths for the encoder on its device; the log says which and why.
 
         Args:
@@ -179,8 +180,8 @@ class Paths:
             UserError: the one that is wanted does not work here.
         """
         self.encoder, self.wanted = encoder, wanted
-        self._weights = encoder.words.weight.data_ptr(), encoder.words.weight.dtype
-        self.eager = f"{encoder.words.weight.device.type} eager"
+        self._weights = encoder.weight.data_ptr(), encoder.weight.dtype
+        self.eager = f"{encoder.weight.device.type} eager"
         self.fast, reasons = _fast_paths(encoder, wanted)
         self._told: set[str] = set()
         if wanted in reasons:
@@ -190,7 +191,7 @@ class Paths:
 
     def moved(self) -> bool:
         """Whether the encoder's weights are elsewhere than when these paths were found."""
-        return (self.encoder.words.weight.data_ptr(), self.encoder.words.weight.dtype) != self._weights
+        return (self.encoder.weight.data_ptr(), self.encoder.weight.dtype) != self._weights
 
     def names(self) -> str:
         """The paths in the order in which they are asked."""
@@ -265,12 +266,14 @@ def check_name(path: str) -> None:
         raise ValueError(f"path {path!r} is none of {', '.join(get_args(PathName))}")
 
 
-def _fast_paths(encoder: Encoder, wanted: PathName) -> tuple[tuple[FastPath, ...], dict[str, str]]:
+def _fast_paths(encoder: Walkable, wanted: PathName) -> tuple[tuple[FastPath, ...], dict[str, str]]:
     """Those that work here, and why others do not."""
     asked = ("fused", "graphs") if wanted == "auto" else (wanted,)
     if wanted == "eager":
         return (), {}
-    device = encoder.words.weight.device
+    if not isinstance(encoder, Encoder):
+        return (), dict.fromkeys(asked, "transformers computes this model's layers")
+    device = encoder.weight.device
     if device.type != "cuda":
         return (), dict.fromkeys(asked, f"the model is on {device.type}")
     why = {"fused": why_not_fused, "graphs": graphs.unsupported}

@@ -14,6 +14,10 @@ INDEX = "model.safetensors.index.json"
 FLOATS = ("F64", "F32", "F16", "BF16")
 
 
+class UnsupportedError(UserError):
+    """The packed encoder does not compute such a model; transformers may."""
+
+
 @dataclass(frozen=True)
 class Module:
     """One line of modules.json.

@@ -6,6 +6,7 @@ The own forward pass exists because exits need the layers one by one, on ragged 
 
 import json
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +18,11 @@ from torch.nn import functional as F
 from leap.core.errors import UserError
 from leap.models.batches import Batch
 from leap.models.families import BERT, DEFAULTS, FAMILIES, Family
-from leap.models.folder import ModelFolder
+from leap.models.folder import ModelFolder, UnsupportedError
 from leap.models.kernels import varlen
 from leap.models.pooling import Pooling, read_pooling
 from leap.models.relative_bias import RelativeBias
+from leap.models.walk import Visit
 from leap.models.weights import (
     check_depth,
     check_shapes,
@@ -84,7 +86,7 @@ class EncoderConfig:
         act = config.get(family.activation if family else "hidden_act", "gelu")
         positions = config.get("position_embedding_type", "absolute")
         if family is None or act != "gelu" or positions != "absolute" or config.get("is_decoder"):
-            raise UserError(
+            raise UnsupportedError(
                 f"{folder}/config.json: model_type {config.get('model_type')!r} with hidden_act {act!r} and "
                 f"{positions!r} positions is not supported; the encoder computes {', '.join(FAMILIES)} "
                 "models that are no decoders, with exact gelu and absolute positions"
@@ -223,6 +225,15 @@ class Encoder(nn.Module):
         heads_fit = self.config.width // self.config.heads in varlen.HEAD_SIZES
         return heads_fit and self.pooling == "mean" and not self.config.relative_buckets
 
+    @property
+    def weight(self) -> Tensor:
+        """A parameter that says where the model lies and in what precision."""
+        return self.words.weight
+
+    def word_vectors(self) -> Tensor:
+        """The table of word embeddings, [V, D]."""
+        return self.words.weight.detach()
+
     def embed(self, batch: Batch) -> Tensor:
         """The tokens' embeddings, [N, D]."""
         summed = self.words(batch.ids) + self.places(batch.positions + self.config.first_position)
@@ -249,6 +260,18 @@ class Encoder(nn.Module):
             states = layer(states, batch)
             pooled.append(self.pool(states, batch))
         return torch.stack(pooled)
+
+    def walk(self, batch: Batch, visit: Visit) -> None:
+        """Compute layer by layer; `leap.models.walk` says how."""
+        states = self.embed(batch)
+        for number in range(len(self.layers) + 1):
+            if number:
+                states = self.layers[number - 1](states, batch)
+            stays = visit(number, partial(self.pool, states, batch))
+            if stays is not None:
+                if not stays.any():
+                    return
+                batch, states = batch.keep(stays, states)
 
     @classmethod
     def load(cls, folder: Path, layers: int | None = None) -> "Encoder":

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from leap.core.errors import UserError
-from leap.models.folder import ModelFolder, read_json_file
+from leap.models.folder import ModelFolder, UnsupportedError, read_json_file
 
 Pooling = Literal["mean", "cls"]
 
@@ -27,11 +27,13 @@ def read_pooling(folder: Path) -> Pooling:
     if modes == ["cls"]:
         return "cls"
     if modes != ["mean"]:
-        raise UserError(
+        raise UnsupportedError(
             f"{path}: pooling by {', '.join(modes)} is not supported, only mean and cls: choose another model"
         )
     if not content.get("include_prompt", True):
-        raise UserError(f"{path}: include_prompt false is not supported: prompts are always part of the mean")
+        raise UnsupportedError(
+            f"{path}: include_prompt false is not supported: prompts are always part of the mean"
+        )
     return "mean"
 
 
@@ -44,7 +46,7 @@ def normalizes(folder: Path) -> bool:
     kinds = [module.kind for module in ModelFolder.read(folder).modules]
     for kind in kinds:
         if kind not in ("Transformer", "Pooling", "Normalize"):
-            raise UserError(
+            raise UnsupportedError(
                 f"{folder}/modules.json: module {kind} is not supported, only Transformer, Pooling and "
                 "Normalize: choose another model"
             )

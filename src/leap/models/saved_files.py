@@ -5,9 +5,11 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+from tokenizers import Tokenizer
+
 from leap.models.families import Family
 from leap.models.folder import ModelFolder, read_json_file
-from leap.models.tokenizer import FILE, read_tokenizer
+from leap.models.tokenizer import FILE
 
 SENTENCE_CONFIG = "config_sentence_transformers.json"
 # Next to tokenizer.json, which is written; the last three are RoBERTa's and XLM-R's.
@@ -33,13 +35,14 @@ def sentence_config(source: Path) -> dict[str, Any]:
     }
 
 
-def save_tokenizer(source: Path, target: Path, max_length: int, pad_token: int) -> None:
+def save_tokenizer(tokenizer: Tokenizer, source: Path, target: Path, max_length: int, pad_token: int) -> None:
     """Copy a model's tokenizer, made to cut at another length and to pad to the longest row of a batch.
 
     A tokenizer.json may hold a length of its own and padding to a fixed one, which programs that read nothing
     else would follow.
 
     Args:
+        tokenizer: a copy of it, which is changed.
         source: the model's folder.
         target: an existing folder.
         max_length: tokens, special ones included.
@@ -51,13 +54,14 @@ def save_tokenizer(source: Path, target: Path, max_length: int, pad_token: int) 
             shutil.copyfile(inside / name, target / name)
     path = inside / "tokenizer_config.json"
     config = read_json_file(path) if path.is_file() else {"tokenizer_class": "PreTrainedTokenizerFast"}
-    tokenizer = read_tokenizer(inside / FILE)
     tokenizer.enable_truncation(max_length, direction=config.get("truncation_side", "right"))
     token = tokenizer.id_to_token(pad_token)
     if token is not None:
-        side = config.get("padding_side", "right")
-        tokenizer.enable_padding(direction=side, pad_id=pad_token, pad_token=token)
+        tokenizer.enable_padding(pad_id=pad_token, pad_token=token)
         config.setdefault("pad_token", token)
+    config["padding_side"] = (
+        "right"  # positions are absolute, whatever the model was that had the tokenizer before
+    )
     tokenizer.save(str(target / FILE))
     for key in ("max_length", "pad_to_multiple_of", "stride", "truncation_strategy", "name_or_path"):
         config.pop(key, None)

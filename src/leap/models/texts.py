@@ -1,10 +1,11 @@
 """What `encode` takes, checked, and cut into batches without holding the tokens of all of it."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from leap.core.progress import bar
 from leap.models.batches import Batch, by_length, without_tokens
-from leap.models.tokenizer import SentenceTokenizer
+
+Tokenizer = Callable[[Sequence[str]], list[list[int]]]
 
 # Tokenised and sorted by length together. Characters count too: tokens that a cut drops are held meanwhile.
 CHUNK_SENTENCES = 8192
@@ -29,7 +30,7 @@ def checked_texts(sentences: str | Iterable[str]) -> list[str]:
 
 
 def text_batches(
-    tokenizer: SentenceTokenizer, texts: Sequence[str], prompt: str | None, batch_size: int, show: bool
+    tokenizer: Tokenizer, texts: Sequence[str], prompt: str | None, batch_size: int, show: bool
 ) -> Iterator[tuple[list[int], Batch]]:
     """Batches of sentences alike in length; memory does not grow with their number.
 

@@ -45,7 +45,8 @@ class SentenceTokenizer:
             UserError: the folder has no tokenizer, it is damaged, or has tokens that the model has not.
         """
         inside = ModelFolder.read(folder).transformer
-        self._tokenizer = read_tokenizer(inside / FILE)
+        self._path = inside / FILE
+        self._tokenizer = read_tokenizer(self._path)
         self.sha256 = hash_tokenizer(folder)
         config = EncoderConfig.load(folder)
         self._limit = config.max_tokens
@@ -63,12 +64,13 @@ class SentenceTokenizer:
 
     @max_length.setter
     def max_length(self, length: int) -> None:
-        if isinstance(length, bool) or not isinstance(length, int) or length < 2:
-            raise ValueError(f"max_seq_length {length!r} must be a whole number of at least 2")
-        if length > self._limit:
-            raise ValueError(f"max_seq_length {length} is above the model's {self._limit} positions")
+        check_length(length, self._limit)
         self._max_length = length
         self._tokenizer.enable_truncation(length, direction=self._side)
+
+    def backend(self) -> Tokenizer:
+        """A copy of the tokenizer as its folder holds it."""
+        return read_tokenizer(self._path)
 
     @property
     def vocabulary(self) -> int:
@@ -80,6 +82,18 @@ class SentenceTokenizer:
         # A lone surrogate is no text that the tokenizer's UTF-8 could carry.
         texts = [text.encode("utf-8", "replace").decode() for text in sentences]
         return [encoding.ids for encoding in self._tokenizer.encode_batch_fast(texts)]
+
+
+def check_length(length: int, limit: int | None) -> None:
+    """Refuse a longest row that there cannot be.
+
+    Raises:
+        ValueError: it is no whole number of at least 2, or above the model's positions.
+    """
+    if isinstance(length, bool) or not isinstance(length, int) or length < 2:
+        raise ValueError(f"max_seq_length {length!r} must be a whole number of at least 2")
+    if limit is not None and length > limit:
+        raise ValueError(f"max_seq_length {length} is above the model's {limit} positions")
 
 
 def hash_tokenizer(folder: Path) -> str:

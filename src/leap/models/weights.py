@@ -4,6 +4,7 @@ from pathlib import Path
 
 import torch
 from safetensors import SafetensorError, safe_open
+from safetensors.torch import load_file
 from torch import Tensor
 
 from leap.core.errors import UserError
@@ -34,13 +35,22 @@ def read_weights(folder: Path, family: Family) -> State:
     return weights
 
 
-def _read_file(path: Path) -> State:
+def tensor_types(path: Path) -> dict[str, str]:
+    """Each tensor's type as safetensors names it.
+
+    Raises:
+        UserError: the file is damaged.
+    """
     try:
         with safe_open(path, "pt") as file:
-            check_types(path, {name: file.get_slice(name).get_dtype() for name in file.keys()})  # noqa: SIM118
-            tensors = {name: file.get_tensor(name).float() for name in file.keys()}  # noqa: SIM118
+            return {name: file.get_slice(name).get_dtype() for name in file.keys()}  # noqa: SIM118
     except SafetensorError as error:
         raise UserError(f"{path} is not a whole safetensors file ({error}): fetch or train it again") from None
+
+
+def _read_file(path: Path) -> State:
+    check_types(path, tensor_types(path))
+    tensors = {name: tensor.float() for name, tensor in load_file(path).items()}
     for name, tensor in tensors.items():
         check_finite(path, name, tensor)
     return tensors

@@ -7,6 +7,7 @@ from typing import Any
 
 from leap.core.files import must_be_new, whole_folder
 from leap.models.folder import ModelFolder, hash_weights
+from leap.models.open_model import open_model
 from leap.models.packed_encoder import Encoder
 from leap.models.saved_files import model_arguments, save_tokenizer
 from leap.models.tokenizer import folder_max_length, lowers_case
@@ -73,7 +74,8 @@ def write_truncated(source: Path, layers: int, target: Path) -> None:
     inside.mkdir(exist_ok=True)
     encoder.save(inside)
     length = folder_max_length(source)
-    save_tokenizer(source, inside, length, encoder.config.pad_token)
+    tokenizer = open_model(source).tokenizer.backend()
+    save_tokenizer(tokenizer, source, inside, length, encoder.config.pad_token)
     config = {
         "max_seq_length": length,
         "do_lower_case": lowers_case(source),

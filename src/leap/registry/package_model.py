@@ -29,9 +29,9 @@ def write_model_folder(checkpoint: Path, target: Path, metadata: dict[str, str],
     from mlflow.models import ModelSignature
     from mlflow.types import ColSpec, DataType, ParamSchema, ParamSpec, Schema, TensorSpec
 
-    from leap.models.packed_encoder import EncoderConfig
+    from leap.models.open_model import read_shape
 
-    width = EncoderConfig.load(checkpoint).width
+    width = read_shape(checkpoint).width
     text, whole, real, yes_no = DataType.string, DataType.long, DataType.double, DataType.boolean
     with tempfile.TemporaryDirectory() as scratch:
         described = Path(scratch) / checkpoint.name

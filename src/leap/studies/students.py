@@ -13,7 +13,7 @@ from leap.core.settings.sources import ModelSource
 from leap.data.sentence_file import SentenceFile
 from leap.exits.calibrate.finish_model import finish_model
 from leap.models.locate import locate
-from leap.models.packed_encoder import EncoderConfig
+from leap.models.open_model import read_shape
 from leap.train.objective.layer_map import needed_teacher_layers
 from leap.train.teacher import build_cache
 from leap.train.train_student import Place, copy_checkpoint, is_trained, train_student, training_identity
@@ -108,7 +108,7 @@ def _quiet(step: int, line: dict[str, float]) -> None:
 def _teacher_cache(variant: VariantSettings, source: ModelSource, sentences: Sequence[str]) -> Path:
     """The folder of the teacher's vectors of these sentences, shared by all studies that need them."""
     teacher = locate(source)
-    depth = EncoderConfig.load(teacher.folder).layers
+    depth = read_shape(teacher.folder).layers
     layers = needed_teacher_layers(variant.student.layers, depth, variant.loss)
     key = [teacher.sha256, len(sentences), layers, variant.train.max_length]
     folder = WORK / "teachers" / sha256_of_json(key)[:16]

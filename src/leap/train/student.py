@@ -14,9 +14,14 @@ from leap.core.settings.training import ColdStart, GrownStart, StudentSettings, 
 from leap.models.families import BERT
 from leap.models.find import CHANGING
 from leap.models.locate import locate
+from leap.models.open_model import open_model
 from leap.models.packed_encoder import Encoder, EncoderConfig
+from leap.models.reference import ReferenceEncoder
 from leap.models.saved_files import SENTENCE_CONFIG, model_arguments, save_tokenizer, sentence_config
 from leap.models.tokenizer import lowers_case
+
+# Rows of BERT's table of positions.
+BERT_POSITIONS = 512
 
 
 def start_student(
@@ -47,12 +52,12 @@ def start_student(
         started = _fitting(Encoder.load(folder, settings.layers), settings, folder)
         started.pooling = "mean"  # LEAP's vectors are means, whatever the checkpoint was made for
         return started, None
-    encoder = Encoder(_cold_shape(settings, EncoderConfig.load(teacher_folder)))
+    teacher = open_model(teacher_folder).encoder
+    encoder = Encoder(_cold_shape(settings, teacher))
     encoder.apply(_random)
-    basis = None
-    if start.embeddings == "teacher":
-        basis = _take_embeddings(encoder, Encoder.load(teacher_folder), token_counts)
-    return encoder, basis
+    basis = _take_embeddings(encoder, teacher, token_counts) if start.embeddings == "teacher" else None
+    # Where words are narrower than the teacher's vectors, the map back is not the vectors' map.
+    return encoder, basis if basis is not None and len(basis) == teacher.config.width else None
 
 
 def student_tokenizer_folder(settings: StudentSettings, teacher_folder: Path) -> Path:
@@ -71,7 +76,8 @@ def save_student(encoder: Encoder, folder: Path, tokenizer_folder: Path, max_len
         max_length: longest input in tokens.
     """
     encoder.save(folder)
-    save_tokenizer(tokenizer_folder, folder, max_length, encoder.config.pad_token)
+    tokenizer = open_model(tokenizer_folder).tokenizer.backend()
+    save_tokenizer(tokenizer, tokenizer_folder, folder, max_length, encoder.config.pad_token)
     names = ("Transformer", "Pooling", "Normalize")
     modules = [
         {
@@ -100,10 +106,7 @@ def save_student(encoder: Encoder, folder: Path, tokenizer_folder: Path, max_len
 
 
 def _shape(settings: StudentSettings, teacher: EncoderConfig) -> EncoderConfig:
-    if settings.max_length > teacher.max_tokens:
-        raise UserError(
-            f"student.max_length {settings.max_length} is above the teacher's {teacher.max_tokens} positions"
-        )
+    _check_length(settings, teacher.max_tokens)
     return replace(
         teacher,
         layers=settings.layers,
@@ -113,15 +116,34 @@ def _shape(settings: StudentSettings, teacher: EncoderConfig) -> EncoderConfig:
     )
 
 
-def _cold_shape(settings: StudentSettings, teacher: EncoderConfig) -> EncoderConfig:
+def _check_length(settings: StudentSettings, longest: int) -> None:
+    if settings.max_length > longest:
+        raise UserError(f"student.max_length {settings.max_length} is above the teacher's {longest} positions")
+
+
+def _cold_shape(settings: StudentSettings, teacher: Encoder | ReferenceEncoder) -> EncoderConfig:
     """BERT's, whatever family the teacher is of, with the teacher's vocabulary.
 
     Nothing of the teacher's layers is taken over, and the packed training and the fastest exits compute BERT:
     MPNet's bias by relative position, say, would cost a student both.
     """
-    shape = _shape(settings, teacher)
-    types = max(shape.token_types, 1)
-    return replace(shape, family=BERT, positions=teacher.max_tokens, token_types=types, relative_buckets=0)
+    if isinstance(teacher, Encoder):
+        shape = _shape(settings, teacher.config)
+        types = max(shape.token_types, 1)
+        return replace(
+            shape, family=BERT, positions=teacher.config.max_tokens, token_types=types, relative_buckets=0
+        )
+    longest = teacher.config.max_tokens
+    _check_length(settings, longest)
+    return EncoderConfig(
+        layers=settings.layers,
+        width=settings.width,
+        heads=settings.heads,
+        intermediate=settings.intermediate,
+        vocabulary=teacher.config.vocabulary,
+        positions=min(longest, max(settings.max_length, BERT_POSITIONS)),
+        pad_token=teacher.config.pad_token,
+    )
 
 
 def _random(module: nn.Module) -> None:
@@ -132,17 +154,24 @@ def _random(module: nn.Module) -> None:
         nn.init.zeros_(module.bias)
 
 
-def _take_embeddings(encoder: Encoder, teacher: Encoder, token_counts: Tensor) -> Tensor:
+def _take_embeddings(encoder: Encoder, teacher: Encoder | ReferenceEncoder, token_counts: Tensor) -> Tensor:
     """Takes over the teacher's embeddings, in their main directions where the student is narrower."""
     weights = token_counts.double().add(0.1)
-    words = teacher.words.weight.detach().double()
+    words = teacher.word_vectors().double()
+    if words.shape[1] < encoder.config.width:
+        raise UserError(
+            f"student.start takes over the teacher's word embeddings, which are {words.shape[1]} wide, less than "
+            f"student.width {encoder.config.width}: set student.start.embeddings to random"
+        )
     with one_thread():
         moments = (words * (weights / weights.sum()).unsqueeze(1)).T @ words
         basis = torch.linalg.eigh(moments).eigenvectors.flip(1)[:, : encoder.config.width].float()
     # An eigenvector's sign is the library's whim; the largest entry made positive settles it.
     basis *= basis.gather(0, basis.abs().argmax(0, keepdim=True)).sign()
     with torch.no_grad():
-        encoder.words.weight.copy_(teacher.words.weight @ basis)
+        encoder.words.weight.copy_(teacher.word_vectors() @ basis)
+        if not isinstance(teacher, Encoder):  # another architecture's positions are no table like BERT's
+            return basis
         # A family may keep places for padding first.
         places = teacher.places.weight[teacher.config.first_position :] @ basis
         encoder.places.weight.copy_(places[: len(encoder.places.weight)])

@@ -12,6 +12,7 @@ from torch import Tensor
 from leap.core.files import sha256_of_json, sha256_of_sentences, whole_file
 from leap.core.tensor_files import DamagedError, load_sealed, save_sealed
 from leap.models.batches import Batch, grouped
+from leap.models.library_tokenizer import LibraryTokenizer
 from leap.models.tokenizer import SentenceTokenizer
 
 log = logging.getLogger(__name__)
@@ -35,7 +36,7 @@ class TokenizedText:
         self._starts = np.concatenate([[0], np.cumsum(lengths)])
 
     @classmethod
-    def of(cls, sentences: Sequence[str], tokenizer: SentenceTokenizer) -> "TokenizedText":
+    def of(cls, sentences: Sequence[str], tokenizer: SentenceTokenizer | LibraryTokenizer) -> "TokenizedText":
         """Tokenizes the sentences."""
         parts, lengths = [], []
         for start in range(0, len(sentences), TOKENIZED_TOGETHER):
@@ -45,7 +46,9 @@ class TokenizedText:
         return cls(np.concatenate(parts), np.array(lengths, dtype=np.int64))
 
     @classmethod
-    def kept(cls, folder: Path, sentences: Sequence[str], tokenizer: SentenceTokenizer) -> "TokenizedText":
+    def kept(
+        cls, folder: Path, sentences: Sequence[str], tokenizer: SentenceTokenizer | LibraryTokenizer
+    ) -> "TokenizedText":
         """The same from `folder`, where every variant finds what the first one tokenized.
 
         A million sentences take a minute. Files are named by their content, so none is ever out of date.

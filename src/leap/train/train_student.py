@@ -18,7 +18,7 @@ from leap.core.settings.sources import ModelSource
 from leap.models.device import resolve_device
 from leap.models.find import CHANGING
 from leap.models.locate import locate
-from leap.models.tokenizer import SentenceTokenizer
+from leap.models.open_model import open_model
 from leap.train.objective import objective
 from leap.train.ranks import ALONE, Ranks
 from leap.train.student import save_student, start_student, student_tokenizer_folder
@@ -84,9 +84,9 @@ def train_student(
     device = ranks.device(resolve_device(variant.train.device))
     cache = open_teacher(cache_folder, sentences, teacher, device, variant.train.precision)
     tokenizer_folder = student_tokenizer_folder(variant.student, teacher.folder)
-    tokenizer = SentenceTokenizer(tokenizer_folder, variant.train.max_length)
-    text = TokenizedText.kept(cache_folder.with_name("tokens"), sentences, tokenizer)
-    counts = text.counts(tokenizer.vocabulary)
+    start = open_model(tokenizer_folder, variant.train.max_length)
+    text = TokenizedText.kept(cache_folder.with_name("tokens"), sentences, start.tokenizer)
+    counts = text.counts(start.encoder.config.vocabulary)
     encoder, projection = start_student(variant.student, teacher.folder, counts, seed)
     loss = objective(variant.loss, variant.student.layers, variant.student.width, cache.width, ranks.gather)
     if projection is not None and variant.student.width != cache.width:

@@ -19,7 +19,7 @@ from leap.exits.calibration import FILE as CALIBRATION
 from leap.exits.leap_encoder import LeapEncoder
 from leap.exits.rules import ExitRule
 from leap.models.find import CHANGING
-from leap.models.packed_encoder import EncoderConfig
+from leap.models.open_model import read_shape
 
 log = logging.getLogger(__name__)
 
@@ -79,7 +79,7 @@ def write_rule(folder: Path, variant: VariantSettings) -> None:
     """
     rule = ExitRule(**variant.exit.rule())
     try:
-        rule.check_depth(EncoderConfig.load(folder).layers)
+        rule.check_depth(read_shape(folder).layers)
     except ValueError as error:
         raise UserError(f"variants.{variant.name}.exit does not fit the model: {error}") from None
     write_sealed(folder / "leap.json", {"exit": asdict(rule)})

@@ -10,10 +10,10 @@ from torch import Tensor
 
 from leap.core.files import write_sealed
 from leap.models.locate import Located
+from leap.models.open_model import open_model
 from leap.models.packed_encoder import Encoder, compile_layers
-from leap.models.tokenizer import SentenceTokenizer
 from leap.train.teacher.interface import Rows, TeacherInput, TeacherTokens
-from leap.train.teacher.teacher_cache import check_mean_pooling, identity_of
+from leap.train.teacher.teacher_cache import identity_of
 from leap.train.tokens import TokenizedText
 
 
@@ -26,10 +26,10 @@ def write_online(
         The manifest: a cache's without shards.
 
     Raises:
-        UserError: the teacher does not pool by the mean.
+        UserError: the teacher cannot be read.
     """
-    check_mean_pooling(teacher.folder)
-    manifest = identity_of(teacher, sentences, layers, max_length) | {"online": True, "shards": []}
+    encoder = open_model(teacher.folder, max_length).encoder
+    manifest = identity_of(teacher, encoder, sentences, layers, max_length) | {"online": True, "shards": []}
     for path in folder.glob("shard-*"):
         path.unlink()
     write_sealed(folder / "manifest.json", manifest)
@@ -55,10 +55,10 @@ class OnlineTeacher:
         """
         self.layers: list[int] = manifest["layers"]
         self.width: int = manifest["width"]
-        self._encoder = Encoder.load(teacher.folder).to(device).requires_grad_(False)
+        opened = open_model(teacher.folder, manifest["max_length"])
+        self._encoder = opened.encoder.to(device).requires_grad_(False)
         self._kept = torch.tensor(self.layers, device=device)
-        tokenizer = SentenceTokenizer(teacher.folder, manifest["max_length"])
-        self._text = TokenizedText.kept(tokens, sentences, tokenizer)
+        self._text = TokenizedText.kept(tokens, sentences, opened.tokenizer)
         self._narrow = precision == "bf16"
         self.packs = self._encoder.packs
         self._longest = int(self._text.lengths.max())
@@ -88,4 +88,5 @@ class OnlineTeacher:
 
     def compile(self) -> None:
         """As `Teacher.compile`."""
-        compile_layers(self._encoder)
+        if isinstance(self._encoder, Encoder):
+            compile_layers(self._encoder)

@@ -8,7 +8,7 @@ from leap.core.settings import VariantSettings
 from leap.core.settings.sources import ModelSource
 from leap.core.settings.training import TrainSettings
 from leap.models.locate import locate
-from leap.models.packed_encoder import EncoderConfig
+from leap.models.open_model import read_shape
 from leap.train.objective.layer_map import needed_teacher_layers
 from leap.train.teacher.choice import run_online
 from leap.train.teacher.online import write_online
@@ -35,7 +35,7 @@ def prepare_teacher(
         The manifest.
     """
     teacher = locate(source)
-    shape = EncoderConfig.load(teacher.folder)
+    shape = read_shape(teacher.folder)
     needed = [needed_teacher_layers(item.student.layers, shape.layers, item.loss) for item in variants]
     layers = sorted({shape.layers}.union(*needed))
     longest = max((item.train.max_length for item in variants), default=train.max_length)

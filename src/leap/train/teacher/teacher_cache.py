@@ -26,9 +26,9 @@ from leap.core.progress import bar
 from leap.models.batches import by_length
 from leap.models.device import resolve_device
 from leap.models.locate import Located
-from leap.models.packed_encoder import Encoder, EncoderConfig
-from leap.models.pooling import read_pooling
-from leap.models.tokenizer import SentenceTokenizer, hash_tokenizer
+from leap.models.open_model import open_model
+from leap.models.tokenizer import hash_tokenizer
+from leap.models.walk import Walkable
 from leap.train.teacher.interface import Rows, TeacherInput
 
 log = logging.getLogger(__name__)
@@ -60,12 +60,11 @@ def build_cache(
         The manifest.
 
     Raises:
-        UserError: the teacher does not pool by the mean, or its vectors are not finite.
+        UserError: the teacher cannot be read, or its vectors are not finite.
     """
-    check_mean_pooling(teacher.folder)
-    encoder = Encoder.load(teacher.folder).to(resolve_device(device))
-    tokenizer = SentenceTokenizer(teacher.folder, max_length)
-    identity = identity_of(teacher, sentences, layers, max_length)
+    opened = open_model(teacher.folder, max_length)
+    encoder, tokenizer = opened.encoder.to(resolve_device(device)), opened.tokenizer
+    identity = identity_of(teacher, encoder, sentences, layers, max_length)
     folder.mkdir(parents=True, exist_ok=True)
     whole = _begin(folder, identity)
     if whole is not None:
@@ -149,33 +148,21 @@ class TeacherCache:
         return path.open("rb", buffering=0)
 
 
-def identity_of(teacher: Located, sentences: Sequence[str], layers: list[int], max_length: int) -> dict[str, Any]:
+def identity_of(
+    teacher: Located, encoder: Walkable, sentences: Sequence[str], layers: list[int], max_length: int
+) -> dict[str, Any]:
     """What the teacher's vectors are made from: the manifest's first part."""
     return {
         "teacher": teacher.sha256,
         "tokenizer": hash_tokenizer(teacher.folder),
-        "pooling": "mean",
+        "pooling": encoder.pooling,
         "max_length": max_length,
         "dtype": "float16",
-        "width": EncoderConfig.load(teacher.folder).width,
+        "width": encoder.config.width,
         "layers": layers,
         "rows": len(sentences),
         "sentences": sha256_of_sentences(sentences),
     }
-
-
-def check_mean_pooling(folder: Path) -> None:
-    """Refuses a sentence-transformers model that does not pool by the mean, as the paper's p_l do.
-
-    Raises:
-        UserError: another pooling mode is set.
-    """
-    pooling = read_pooling(folder)
-    if pooling != "mean":
-        raise UserError(
-            f"{folder}: the teacher pools by {pooling}; LEAP's vectors are means over the tokens: choose a "
-            "teacher with mean pooling"
-        )
 
 
 def _begin(folder: Path, identity: dict[str, Any]) -> dict[str, Any] | None:
@@ -248,11 +235,11 @@ def _write_shard(path: Path, pieces: Iterable[Halves], start: int) -> None:
 
 @torch.inference_mode()
 def _pooled(
-    encoder: Encoder, token_ids: list[list[int]], layers: list[int]
+    encoder: Walkable, token_ids: list[list[int]], layers: list[int]
 ) -> "np.ndarray[Any, np.dtype[np.float16]]":
     out = np.empty((len(token_ids), len(layers), encoder.config.width), dtype=np.float16)
     mean = max(1, sum(map(len, token_ids)) // len(token_ids))
-    device = encoder.words.weight.device
+    device = encoder.weight.device
     for rows, batch in by_length(token_ids, max(1, BATCH_TOKENS[device.type] // mean)):
         out[rows] = encoder(batch.to(device))[layers].transpose(0, 1).half().cpu().numpy()
     return out

@@ -1,0 +1,97 @@
+"""Text to token ids by sentence-transformers itself: for whatever tokenizer.json alone does not say."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from tokenizers import Tokenizer
+
+from leap.core.errors import UserError
+from leap.core.files import sha256_of_json
+from leap.models.folder import ModelFolder
+from leap.models.tokenizer import check_length, hash_tokenizer
+
+# Texts that are padded together and unpadded again.
+TOGETHER = 256
+# Files that change what transformers makes of a tokenizer.
+BESIDE = ("tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "sentence_bert_config.json")
+
+
+class LibraryTokenizer:
+    """A Transformer module's own preprocessing, without padding."""
+
+    def __init__(self, transformer: Any, folder: Path) -> None:
+        """Take the tokenizer of an open model.
+
+        Args:
+            transformer: sentence-transformers' Transformer.
+            folder: the model's, for the tokenizer's hash.
+        """
+        self._transformer = transformer
+        self._folder = folder
+
+    @classmethod
+    def open(cls, folder: Path) -> "LibraryTokenizer":
+        """The tokenizer of a folder whose weights another encoder computes.
+
+        Raises:
+            UserError: sentence-transformers cannot read the folder.
+        """
+        from leap.models.reference import open_reference
+
+        transformer = open_reference(folder)[0]
+        transformer.auto_model.to("meta")  # the weights are not needed
+        return cls(transformer, folder)
+
+    @property
+    def sha256(self) -> str:
+        """The hash of the files that make it."""
+        inside = ModelFolder.read(self._folder).transformer
+        files = [(inside / name).read_text("utf-8") if (inside / name).is_file() else "" for name in BESIDE]
+        return sha256_of_json([hash_tokenizer(self._folder), *files])
+
+    @property
+    def max_length(self) -> int:
+        """The longest row in tokens, special tokens included; setting it cuts later texts there."""
+        found = self._transformer.max_seq_length
+        return int(found) if found else 2**20
+
+    @max_length.setter
+    def max_length(self, length: int) -> None:
+        check_length(length, None)
+        self._transformer.max_seq_length = length
+
+    def pieces(self) -> list[str]:
+        """Its tokens, by their ids."""
+        ids = self._transformer.tokenizer.get_vocab()
+        return sorted(ids, key=ids.__getitem__)
+
+    def backend(self) -> Tokenizer:
+        """A copy of the tokenizer itself.
+
+        Raises:
+            UserError: it is written in Python, and no tokenizer.json can be made of it.
+        """
+        fast = getattr(self._transformer.tokenizer, "backend_tokenizer", None)
+        if fast is None:
+            raise UserError(f"{self._folder}: its tokenizer has no fast form to make a tokenizer.json of")
+        return Tokenizer.from_str(fast.to_str())
+
+    @property
+    def vocabulary(self) -> int:
+        """How many tokens there are, special ones included."""
+        return len(self._transformer.tokenizer)
+
+    def __call__(self, sentences: Sequence[str]) -> list[list[int]]:
+        """The token ids of each sentence, special tokens included, at most `max_length` of them."""
+        texts = [text.encode("utf-8", "replace").decode() for text in sentences]
+        rows: list[list[int]] = []
+        for start in range(0, len(texts), TOGETHER):
+            features = self._transformer.preprocess(texts[start : start + TOGETHER])
+            if "token_type_ids" in features and features["token_type_ids"].any():
+                raise UserError(f"{self._folder}: its tokenizer numbers segments, which is not supported")
+            rows += [
+                ids[mask.bool()].tolist()
+                for ids, mask in zip(features["input_ids"], features["attention_mask"], strict=True)
+            ]
+        return rows

@@ -1,0 +1,205 @@
+"""A model folder, opened: by the fast packed encoder where it is shown to give the reference's vectors.
+
+The packed encoder reads what it knows of the BERT family. What it does not know, transformers and
+sentence-transformers do; so before it is used it is compared with them, text to vector, at every layer. The
+outcome is remembered by the hash of the folder's files, and a folder is compared once.
+"""
+
+import json
+import logging
+from dataclasses import asdict, dataclass
+from functools import cache
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+from torch.nn import functional as F
+
+from leap.core.checksums import FILE as SUMS
+from leap.core.errors import UserError
+from leap.core.files import sha256_of, sha256_of_json, whole_file
+from leap.core.project import user_cache
+from leap.models.batches import by_length
+from leap.models.find import CHANGING
+from leap.models.folder import UnsupportedError
+from leap.models.library_tokenizer import LibraryTokenizer
+from leap.models.packed_encoder import Encoder, EncoderConfig
+from leap.models.pooling import normalizes
+from leap.models.tokenizer import SentenceTokenizer
+from leap.models.walk import Shape
+
+if TYPE_CHECKING:
+    from leap.models.reference import ReferenceEncoder
+
+log = logging.getLogger(__name__)
+
+LEAST_COSINE = 0.9999
+# Words of a model's vocabulary that it is compared on, and rows together.
+WORDS = 24
+TOGETHER = 4
+# Upper and lower case, accents, spaces, another script, an emoji, one word, no word, and more than fits.
+TEXTS = (
+    "The Quick brown fox.",
+    "  Un Café,\tnaïve   résumé — 24 % (sic)  ",
+    "你好 Мир שלום 👩‍👧",
+    "word",
+    "",
+    "A longer sentence, so that not all of the rows in the batch have the same length; isn't that so?",
+    "long " * 600,
+)
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """Why a fast part is not used for a folder; None where it gives what the reference gives.
+
+    encoder: of the packed encoder.
+    tokenizer: of the folder's tokenizer.json, read alone.
+    """
+
+    encoder: str | None = None
+    tokenizer: str | None = None
+
+
+@dataclass(frozen=True)
+class OpenModel:
+    """What computes a folder's vectors.
+
+    normalizes: the folder's modules end by scaling vectors to length 1, which the encoder leaves out.
+    """
+
+    encoder: "Encoder | ReferenceEncoder"
+    tokenizer: SentenceTokenizer | LibraryTokenizer
+    normalizes: bool
+
+
+def open_model(folder: Path, max_length: int | None = None) -> OpenModel:
+    """Open a folder that `find_model` has checked, in float32 on the CPU.
+
+    Args:
+        folder: a Hugging Face or sentence-transformers folder.
+        max_length: longest row in tokens; the folder's own if None.
+
+    Raises:
+        UserError: it is damaged, or neither way computes it.
+    """
+    opened = _opened(folder)
+    if max_length is not None:
+        opened.tokenizer.max_length = min(max_length, opened.encoder.config.max_tokens)
+    return opened
+
+
+def read_shape(folder: Path) -> Shape:
+    """The depth and width of a model, without its weights where config.json says both.
+
+    Raises:
+        UserError: it is damaged, or neither way computes it.
+    """
+    try:
+        normalizes(folder)
+        return EncoderConfig.load(folder)
+    except UnsupportedError:
+        return open_model(folder).encoder.config
+
+
+def _opened(folder: Path) -> OpenModel:
+    try:
+        fast = OpenModel(Encoder.load(folder), SentenceTokenizer(folder), normalizes(folder))
+    except UnsupportedError as error:
+        return _reference(folder, str(error).removeprefix(f"{folder}/"))
+    agreement = _agreement(folder, fast)
+    if agreement.encoder is not None:
+        return _reference(folder, agreement.encoder)
+    if agreement.tokenizer is None:
+        return fast
+    log.info("%s: tokenized by transformers: %s", folder, agreement.tokenizer)
+    return OpenModel(fast.encoder, LibraryTokenizer.open(folder), fast.normalizes)
+
+
+def _reference(folder: Path, reason: str) -> OpenModel:
+    from leap.models.reference import ReferenceEncoder
+
+    log.info("%s: computed by transformers, not by the packed encoder: %s", folder, reason)
+    encoder = ReferenceEncoder(folder)
+    return OpenModel(encoder, LibraryTokenizer(encoder.transformer, folder), encoder.normalizes)
+
+
+def _agreement(folder: Path, fast: OpenModel) -> Agreement:
+    """As it is remembered of the same files, else compared now."""
+    path = user_cache() / "agreement" / f"{identity(folder)}.json"
+    try:
+        return Agreement(**json.loads(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError):
+        pass  # not yet, or damaged: compared again
+    found = compare(folder, fast)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with whole_file(path) as temporary:
+            temporary.write_text(json.dumps(asdict(found)), encoding="utf-8")
+    except (OSError, UserError) as error:
+        log.debug("%s cannot be written (%s): the model is compared again next time", path, error)
+    return found
+
+
+@torch.inference_mode()
+def compare(folder: Path, fast: OpenModel) -> Agreement:
+    """Compare the packed encoder and the tokenizer with the reference.
+
+    Raises:
+        UserError: sentence-transformers cannot read the folder.
+    """
+    from leap.models.reference import ReferenceEncoder
+
+    reference = ReferenceEncoder(folder)
+    library = LibraryTokenizer(reference.transformer, folder)
+    library.max_length = min(library.max_length, fast.tokenizer.max_length)
+    texts = (*TEXTS, *known_words(library))
+    ids = library(texts)
+    tokenizer = None
+    for text, own, theirs in zip(texts, fast.tokenizer(texts), ids, strict=True):
+        if own != theirs:
+            tokenizer = f"tokenizer.json alone gives other tokens for {text[:40]!r}"
+            break
+    if fast.normalizes != reference.normalizes:
+        return Agreement("sentence-transformers ends it with other modules", tokenizer)
+    for _, batch in by_length([row for row in ids if row], TOGETHER):
+        own, theirs = fast.encoder(batch), reference(batch)
+        if own.shape != theirs.shape:
+            return Agreement(f"vectors have the form {list(theirs.shape)}, not {list(own.shape)}", tokenizer)
+        cosines = F.cosine_similarity(own.double(), theirs.double(), dim=-1).amin(1)
+        for layer, cosine in enumerate(cosines.tolist()):
+            if not cosine >= LEAST_COSINE:
+                return Agreement(
+                    f"at layer {layer} its vectors have cosine {cosine:.4f} to the model's", tokenizer
+                )
+    return Agreement(None, tokenizer)
+
+
+def known_words(tokenizer: LibraryTokenizer) -> list[str]:
+    """Words of the model's own vocabulary, in lower case, in capitals and both: a language it knows."""
+    pieces = (piece.strip("#▁Ġ").lower() for piece in tokenizer.pieces())
+    words = [word for word in dict.fromkeys(pieces) if len(word) > 1 and word.isalpha()]
+    chosen = words[:: max(1, len(words) // WORDS)]
+    return [" ".join(chosen), " ".join(chosen[::2]).upper(), " ".join(chosen[1::2]).title()]
+
+
+def identity(folder: Path) -> str:
+    """The hash of everything that the comparison depends on: the folder's files, our code, and the libraries."""
+    sums = folder / SUMS
+    if sums.is_file():
+        files = {SUMS: sha256_of(sums)}
+    else:
+        named = {path.relative_to(folder).as_posix(): path for path in sorted(folder.rglob("*")) if path.is_file()}
+        files = {
+            name: sha256_of(path)
+            for name, path in named.items()
+            if path.suffix in (".json", ".safetensors", ".txt", ".model") and path.name not in CHANGING
+        }
+    return sha256_of_json([files, _code()])
+
+
+@cache
+def _code() -> list[str]:
+    libraries = [version(name) for name in ("torch", "transformers", "sentence-transformers", "tokenizers")]
+    return [*libraries, *(sha256_of(path) for path in sorted(Path(__file__).parent.glob("*.py")))]

@@ -1,0 +1,594 @@
+"""The reference model: a folder as sentence-transformers and transformers read it, stopped at after any layer.
+
+Any architecture of transformers is computed by its own code. Its layers are found once, on made rows, by what they
+give: layer l is the outermost module whose output is the model's own l-th hidden state. Hooks on them show the
+hidden state of every layer while the model's forward pass runs, take out the rows that left before the next layer,
+and end the pass when none is left.
+
+Models with a norm after their last layer (most decoders, T5) have it applied before every exit, as it is before
+the last one: p_l is what the model would give if it ended after layer l, and p_L is sentence-transformers' vector.
+"""
+
+import logging
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from leap.core.errors import UserError
+from leap.models.batches import Batch, pack
+from leap.models.folder import ModelFolder, check_types, read_json_file
+from leap.models.walk import Visit
+from leap.models.weights import check_finite, tensor_types
+
+log = logging.getLogger(__name__)
+
+OWN = "sentence_transformers."
+# Made rows on which a model's layers are found: of different lengths, so that there is padding.
+PROBE_LENGTHS = (3, 5, 9)
+LEAST_COSINE = 0.9999
+# A row's length where neither the tokenizer nor the model has a limit.
+UNLIMITED = 2**20
+
+Path_ = tuple[str | int, ...]
+
+
+@dataclass(frozen=True)
+class ReferenceConfig:
+    """The shape of a reference model; the names are those of the packed encoder's.
+
+    layers: L.
+    width: D of its vectors.
+    vocabulary: rows of the table of word embeddings.
+    pad_token: the id that fills shorter rows.
+    max_tokens: the longest row.
+    """
+
+    layers: int
+    width: int
+    vocabulary: int
+    pad_token: int
+    max_tokens: int
+
+
+@dataclass
+class _Pass:
+    """One forward pass that is under way.
+
+    kept: for each number of rows that a tensor may still have, where the rows that stay lie in it.
+    """
+
+    visit: Visit
+    features: dict[str, Tensor]
+    rows: Tensor
+    kept: dict[int, Tensor] = field(default_factory=dict)
+    entered: int = 0
+
+    def leave(self, stays: Tensor) -> None:
+        """Keep only the rows that stay, of those that are still there."""
+        index = stays.nonzero().squeeze(1).to(self.rows.device)
+        self.kept = {size: places[index] for size, places in self.kept.items()} | {len(self.rows): index}
+        self.rows = self.rows[index]
+
+    def narrowed(self, tensor: Tensor) -> Tensor:
+        """The rows that stay, of a tensor whose first dimension is the batch."""
+        places = self.kept.get(len(tensor))
+        return tensor if places is None or len(tensor) == len(self.rows) else tensor[places]
+
+
+class _EveryRowLeftError(Exception):
+    """Ends a model's forward pass."""
+
+
+class ReferenceEncoder(nn.Module):
+    """Any sentence-transformers model, read after every layer."""
+
+    packs = False
+
+    def __init__(self, folder: Path) -> None:
+        """Open a folder by sentence-transformers, from local files and safetensors only.
+
+        Raises:
+            UserError: it needs code of its own, cannot be read, or its layers cannot be walked one by one.
+        """
+        super().__init__()
+        self.folder = folder
+        self.model = open_reference(folder)
+        modules = list(self.model)
+        self.normalizes = type(modules[-1]).__name__ == "Normalize"
+        self.transformer = modules[0]
+        self.after = nn.ModuleList(modules[1 : len(modules) - self.normalizes])
+        self._check_modules()
+        self.requires_grad_(False).eval()
+        self._here = threading.local()
+        tokenizer = self.transformer.tokenizer
+        self._left = getattr(tokenizer, "padding_side", "right") == "left"
+        pad = getattr(tokenizer, "pad_token_id", None)
+        vocabulary = self.transformer.auto_model.get_input_embeddings().num_embeddings
+        longest = min(self.transformer.max_seq_length or UNLIMITED, _positions(self.transformer.auto_model))
+        if longest < UNLIMITED:
+            self.transformer.max_seq_length = longest
+        self.config = ReferenceConfig(0, 0, vocabulary, pad or 0, longest)
+        self._layers, self._norm = self._found_layers()
+        self._batched: list[set[Path_]] = [set() for _ in self._layers]
+        for module in dict.fromkeys(self._layers):
+            module.register_forward_pre_hook(self._before, with_kwargs=True)
+            module.register_forward_hook(self._behind)
+        self._find_shape()
+        self._check_exits()
+
+    @property
+    def weight(self) -> Tensor:
+        """A parameter that says where the model lies and in what precision."""
+        table: Tensor = self.transformer.auto_model.get_input_embeddings().weight
+        return table
+
+    @property
+    def depth(self) -> int:
+        """L."""
+        return self.config.layers
+
+    @property
+    def pooling(self) -> str:
+        """How the tokens become one vector, for a person."""
+        modes = [str(getattr(module, "pooling_mode", "")) for module in self.after]
+        return ", ".join(mode for mode in modes if mode) or "none"
+
+    def word_vectors(self) -> Tensor:
+        """The table of word embeddings, [V, D]."""
+        return self.weight.detach()
+
+    def forward(self, batch: Batch) -> Tensor:
+        """The pooled vectors p_l of every layer, [L + 1, B, D] float32, not normalised."""
+        pooled: list[Tensor] = []
+        self.walk(batch, lambda number, pool: pooled.append(pool()))
+        return torch.stack(pooled)
+
+    def walk(self, batch: Batch, visit: Visit) -> None:
+        """Compute layer by layer; `leap.models.walk` says how."""
+        features = self._padded(batch)
+        self._run(features, visit)
+
+    def _run(self, features: dict[str, Tensor], visit: Visit) -> None:
+        rows = torch.arange(len(features["input_ids"]), device=features["input_ids"].device)
+        self._here.walk = walk = _Pass(visit, features, rows)
+        try:
+            output = self.transformer(dict(features))
+        except _EveryRowLeftError:
+            return
+        finally:
+            self._here.walk = None
+        states = output[self.transformer.module_output_name]
+        visit(self.config.layers, lambda: self._pool(states, walk))
+
+    def _before(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Show the embeddings before the first layer; give each layer only the rows that are still there."""
+        walk: _Pass | None = getattr(self._here, "walk", None)
+        if walk is None:
+            return None
+        if walk.entered == 0:
+            states = _first_tensor(args, kwargs)
+            self._show(walk, 0, states)
+        number = walk.entered
+        walk.entered += 1
+        if not walk.kept:
+            return None
+        batched = self._batched[number]
+        narrowed = {path: walk.narrowed(tensor) for path, tensor in _tensors((args, kwargs)) if path in batched}
+        return _replaced((args, kwargs), narrowed)
+
+    def _behind(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
+        """Show what a layer gives."""
+        walk: _Pass | None = getattr(self._here, "walk", None)
+        if walk is not None and walk.entered < len(self._layers):
+            self._show(walk, walk.entered, _first_tensor((output,), {}))
+
+    def _show(self, walk: _Pass, number: int, states: Tensor) -> None:
+        stays = walk.visit(number, lambda: self._pool(self._ended(states), walk))
+        if stays is None:
+            return
+        if not stays.any():
+            raise _EveryRowLeftError
+        walk.leave(stays)
+
+    def _ended(self, states: Tensor) -> Tensor:
+        if self._norm is None:
+            return states
+        out: Tensor = self._norm(states)
+        return out
+
+    def _pool(self, states: Tensor, walk: _Pass) -> Tensor:
+        """The rows' vectors by the model's own modules after the transformer, [b, T, D] to [b, D] float32."""
+        features = {name: tensor[walk.rows] for name, tensor in walk.features.items()}
+        features["token_embeddings"] = states
+        for module in self.after:
+            features = module(features)
+        vectors: Tensor = features["sentence_embedding"]
+        return vectors.float()
+
+    def _padded(self, batch: Batch) -> dict[str, Tensor]:
+        """The rows side by side, filled where the tokenizer fills them."""
+        lengths = batch.lengths
+        width = int(lengths.max())
+        places = torch.arange(width)
+        real = places >= width - lengths[:, None] if self._left else places < lengths[:, None]
+        real = real.to(batch.ids.device)
+        ids = torch.full(real.shape, self.config.pad_token, device=batch.ids.device)
+        ids[real] = batch.ids
+        return {"input_ids": ids, "attention_mask": real.long()}
+
+    def _check_modules(self) -> None:
+        kind = type(self.transformer).__name__
+        if kind != "Transformer" or self.transformer.module_output_name != "token_embeddings":
+            raise self._unwalkable(f"its first module is {kind}, which has no layers that give token embeddings")
+        for module in self.after:
+            if not getattr(module, "include_prompt", True):
+                raise self._unwalkable("it leaves its prompt out of the mean (include_prompt false)")
+
+    @torch.inference_mode()
+    def _found_layers(self) -> tuple[list[nn.Module], nn.Module | None]:
+        """The modules that give hidden states 1 to L, and the norm behind the last one where there is one."""
+        model = self.transformer.auto_model
+        names = {module: name for name, module in model.named_modules()}
+        calls: list[tuple[str, nn.Module, Tensor]] = []
+
+        def note(module: nn.Module, args: Any, output: Any) -> None:
+            tensor = next((tensor for _, tensor in _tensors(output)), None)
+            if tensor is not None and tensor.is_floating_point():
+                calls.append((names[module], module, tensor))
+
+        hooks = [module.register_forward_hook(note) for module in names if module is not model]
+        features = self._padded(_made_batch(self.config.vocabulary, PROBE_LENGTHS))
+        accepted = self.transformer.model_forward_params or set(features)
+        given = {key: value for key, value in features.items() if key in accepted}
+        try:
+            output = model(**given, output_hidden_states=True, return_dict=True)
+            hidden, last = list(output.hidden_states or ()), output.last_hidden_state
+        except Exception as error:  # noqa: BLE001 - whatever an architecture of its own raises
+            raise self._unwalkable(f"transformers cannot run it layer by layer ({_line(error)})") from None
+        finally:
+            for hook in hooks:
+                hook.remove()
+        self._check_finite(last)
+        if len(hidden) < 2 or any(states.shape != last.shape for states in hidden[1:]):
+            raise self._unwalkable("transformers gives no hidden state of the same tokens for every layer")
+        return self._layers_of(hidden, last, calls)
+
+    def _layers_of(
+        self, hidden: list[Tensor], last: Tensor, calls: list[tuple[str, nn.Module, Tensor]]
+    ) -> tuple[list[nn.Module], nn.Module | None]:
+        depth = len(hidden) - 1
+        found: list[tuple[int, str, nn.Module]] = []
+        start = 0
+        for number in range(1, depth + 1):
+            equal = [
+                (place, name, module)
+                for place, (name, module, tensor) in enumerate(calls)
+                if place >= start and tensor.shape == hidden[number].shape and torch.equal(tensor, hidden[number])
+            ]
+            # A container of all layers ends with the last one and gives the same as it.
+            equal = [item for item in equal if not any(_is_inside(name, item[1]) for _, name, _ in found)]
+            if not equal:
+                break
+            place, name, module = min(equal, key=lambda item: (item[1].count("."), item[0]))
+            found.append((place, name, module))
+            start = place + 1
+        layers = [module for _, _, module in found]
+        siblings = [name for _, name, _ in found[: depth - 1]]
+        if len(siblings) < depth - 1:
+            raise self._unwalkable(f"hidden state {len(found) + 1} is not what one of its modules gives")
+        if torch.equal(hidden[depth], last) and len(found) == depth and _are_alike([*siblings, found[-1][1]]):
+            return layers, None
+        # The last hidden state is behind a norm: the last layer is the next call of the same kind.
+        return self._with_norm(layers[: depth - 1], siblings, last, calls, start_of(found, depth))
+
+    def _with_norm(
+        self,
+        layers: list[nn.Module],
+        siblings: list[str],
+        last: Tensor,
+        calls: list[tuple[str, nn.Module, Tensor]],
+        start: int,
+    ) -> tuple[list[nn.Module], nn.Module | None]:
+        behind = calls[start:]
+        kind = type(layers[-1]) if layers else None
+        place, final = next(
+            (
+                (place, module)
+                for place, (name, module, _) in enumerate(behind)
+                if type(module) is kind and (not siblings or _are_alike([*siblings, name]))
+            ),
+            (-1, None),
+        )
+        if final is None:
+            raise self._unwalkable("its last layer is not like the others")
+        given = behind[place][2]
+        tail = [
+            (name, module)
+            for name, module, tensor in behind[place + 1 :]
+            if tensor.shape == last.shape
+            and torch.equal(tensor, last)
+            and not any(_is_inside(s, name) for s in siblings)
+        ]
+        for _, module in sorted(tail, key=lambda item: item[0].count(".")):
+            if torch.equal(_called(module, given), last):
+                return [*layers, final], module
+        raise self._unwalkable("between its last layer and its vectors lies more than one norm")
+
+    @torch.inference_mode()
+    def _find_shape(self) -> None:
+        """Which of a layer's inputs have a row for each row of the batch, and the vectors' width."""
+        sizes: list[list[dict[Path_, int]]] = []
+        for lengths in (PROBE_LENGTHS, (*PROBE_LENGTHS, PROBE_LENGTHS[-1])):
+            seen: list[dict[Path_, int]] = []
+            hooks = [
+                module.register_forward_pre_hook(
+                    lambda module, args, kwargs, seen=seen: seen.append(  # type: ignore[misc]
+                        {path: len(tensor) for path, tensor in _tensors((args, kwargs)) if tensor.ndim}
+                    ),
+                    with_kwargs=True,
+                )
+                for module in dict.fromkeys(self._layers)
+            ]
+            try:
+                pooled = self._probed(lengths)
+            finally:
+                for hook in hooks:
+                    hook.remove()
+            sizes.append(seen)
+        one, other = sizes
+        if len(one) != len(self._layers) or len(other) != len(one):
+            raise self._unwalkable(f"{len(one)} calls of its {len(self._layers)} layers were seen")
+        rows = len(PROBE_LENGTHS)
+        for number, (first, second) in enumerate(zip(one, other, strict=True)):
+            self._batched[number] = {
+                path for path, size in first.items() if size == rows and second.get(path) == rows + 1
+            }
+        old = self.config
+        self.config = ReferenceConfig(
+            len(self._layers), pooled.shape[-1], old.vocabulary, old.pad_token, old.max_tokens
+        )
+
+    def _probed(self, lengths: Sequence[int]) -> Tensor:
+        try:
+            return self(_made_batch(self.config.vocabulary, lengths))
+        except UserError:
+            raise
+        except Exception as error:  # noqa: BLE001 - whatever a module of another form raises
+            raise self._unwalkable(f"its modules cannot pool one layer at a time ({_line(error)})") from None
+
+    @torch.inference_mode()
+    def _check_exits(self) -> None:
+        """Compare full depth with sentence-transformers, rows with themselves alone, and rows that stay."""
+        batch = _made_batch(self.config.vocabulary, PROBE_LENGTHS)
+        pooled = self._probed(PROBE_LENGTHS)
+        self._check_finite(pooled)
+        output = self.model(self._padded(batch))["sentence_embedding"].float()
+        full = F.normalize(pooled[-1], dim=-1) if self.normalizes else pooled[-1]
+        if not _agree(full, output):
+            raise self._unwalkable("its vectors are not those of its layers one by one")
+        shortest = self(_made_batch(self.config.vocabulary, PROBE_LENGTHS[:1]))
+        if not _agree(shortest[:, 0], pooled[:, 0]):
+            raise self._unwalkable("a row's vector depends on how far its batch is padded")
+        middle = max(1, self.config.layers // 2)
+        if middle == self.config.layers:
+            return
+        rest: list[Tensor] = []
+        stay = torch.tensor([False, True, True])
+
+        def visit(number: int, pool: Callable[[], Tensor]) -> Tensor | None:
+            if number > middle:
+                rest.append(pool())
+            return stay if number == middle else None
+
+        try:
+            self.walk(batch, visit)
+        except Exception as error:  # noqa: BLE001 - a layer whose inputs do not fit each other any more
+            raise self._unwalkable(f"its rows cannot leave one by one ({_line(error)})") from None
+        if not _agree(torch.stack(rest), pooled[middle + 1 :, 1:]):
+            raise self._unwalkable("a row's vectors depend on the rows next to it")
+
+    def _check_finite(self, states: Tensor) -> None:
+        if not states.isfinite().all():
+            reason = _missing(self.transformer.auto_model) or "its weights give"
+            raise UserError(
+                f"{self.folder}: {reason} vectors that are not finite: the model is damaged or incomplete; fetch "
+                "or train it again"
+            )
+
+    def _unwalkable(self, reason: str) -> UserError:
+        return UserError(
+            f"{self.folder}: early exit cannot walk this model's layers: {reason}; choose another model, or use "
+            "this one by sentence-transformers, at full depth"
+        )
+
+
+def start_of(found: Sequence[tuple[int, str, nn.Module]], depth: int) -> int:
+    """The place among the calls behind the last layer but one."""
+    return found[depth - 2][0] + 1 if depth > 1 else 0
+
+
+def open_reference(folder: Path) -> Any:
+    """The folder by sentence-transformers; what is missing of its weights is set to NaN, so that a use shows."""
+    _check_safe(folder)
+    with _quiet():
+        from sentence_transformers import SentenceTransformer
+
+        try:
+            model = SentenceTransformer(
+                str(folder),
+                device="cpu",
+                local_files_only=True,
+                trust_remote_code=False,
+                model_kwargs={"use_safetensors": True, "dtype": torch.float32},
+            )
+        except Exception as error:  # noqa: BLE001 - the libraries raise whatever a damaged file makes them
+            raise UserError(f"{folder} cannot be read by sentence-transformers: {_line(error)}") from None
+    auto = getattr(model[0], "auto_model", None)
+    if auto is None:
+        raise UserError(
+            f"{folder}: the first module is {type(model[0]).__name__}, no transformer whose layers could be left: "
+            "choose another model, or use it by sentence-transformers"
+        )
+    with torch.no_grad():
+        for _, parameter in _missing_parameters(auto):
+            parameter.fill_(torch.nan)
+    missing = {id(parameter) for _, parameter in _missing_parameters(auto)}
+    for name, parameter in model.named_parameters():
+        if id(parameter) not in missing:
+            check_finite(folder, name, parameter.detach())
+    return model
+
+
+def _positions(model: nn.Module) -> int:
+    """The rows that tables of absolute positions leave for tokens: some begin after the place of padding."""
+    tables = [
+        module.num_embeddings - (0 if module.padding_idx is None else module.padding_idx + 1)
+        for name, module in model.named_modules()
+        if isinstance(module, nn.Embedding) and name.endswith("position_embeddings")
+    ]
+    return min(tables, default=UNLIMITED)
+
+
+def _missing_parameters(model: nn.Module) -> list[tuple[str, nn.Parameter]]:
+    """The parameters that transformers made itself, since the weights lack them."""
+    named = list(model.named_parameters())
+    made = [item for item in named if not getattr(item[1], "_is_hf_initialized", False)]
+    return made if len(made) < len(named) else []
+
+
+def _missing(model: nn.Module) -> str:
+    names = [name for name, _ in _missing_parameters(model)]
+    return (
+        f"the weights lack {', '.join(names[:3])}{' and others' if len(names) > 3 else ''}, and so"
+        if names
+        else ""
+    )
+
+
+def _check_safe(folder: Path) -> None:
+    """Refuse code of a model's own, pickles, and numbers that are not the weights themselves.
+
+    Raises:
+        UserError: the folder has one.
+    """
+    layout = ModelFolder.read(folder)
+    path = folder / "modules.json"
+    for module in read_json_file(path) if path.is_file() else ():
+        if not str(module["type"]).startswith(OWN):
+            raise UserError(
+                f"{path}: module {module['type']} is code of the model's own, which is never run: choose a model "
+                "of sentence-transformers' own modules"
+            )
+        inside = folder / str(module.get("path", ""))
+        if (inside / "pytorch_model.bin").is_file() and not any(inside.glob("*.safetensors")):
+            raise UserError(
+                f"{inside} has a pickle (pytorch_model.bin) and no safetensors: save the model again with "
+                "sentence-transformers: SentenceTransformer(OLD).save('NEW FOLDER')"
+            )
+    config = read_json_file(layout.transformer / "config.json")
+    if isinstance(config, dict) and config.get("auto_map") and not _is_known(str(config.get("model_type"))):
+        raise UserError(
+            f"{layout.transformer}/config.json: model_type {config.get('model_type')!r} is code of the model's "
+            "own (auto_map), which is never run (trust_remote_code): choose an architecture that transformers has"
+        )
+    for file in layout.weights:
+        check_types(file, tensor_types(file))
+
+
+def _is_known(model_type: str) -> bool:
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
+
+    return model_type in CONFIG_MAPPING_NAMES
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Loading without bars and without a report of weights that are not needed."""
+    from transformers.utils import logging as theirs
+
+    level, bars = theirs.get_verbosity(), theirs.is_progress_bar_enabled()
+    theirs.set_verbosity_error()
+    theirs.disable_progress_bar()
+    try:
+        yield
+    finally:
+        theirs.set_verbosity(level)
+        if bars:
+            theirs.enable_progress_bar()
+
+
+def _made_batch(vocabulary: int, lengths: Sequence[int]) -> Batch:
+    """Rows of made tokens, special ones left out where there are others."""
+    first = min(10, vocabulary // 2)
+    rows = [
+        [first + (31 * row + 17 * place * place + 7) % (vocabulary - first) for place in range(length)]
+        for row, length in enumerate(lengths)
+    ]
+    return pack(rows)
+
+
+def _tensors(value: Any, path: Path_ = ()) -> Iterator[tuple[Path_, Tensor]]:
+    """The tensors of nested tuples, lists and mappings, each with the way to it."""
+    if isinstance(value, Tensor):
+        yield path, value
+    elif isinstance(value, tuple | list):
+        for place, item in enumerate(value):
+            yield from _tensors(item, (*path, place))
+    elif isinstance(value, dict):
+        for key, item in value.items():
+            yield from _tensors(item, (*path, key))
+
+
+def _replaced(value: Any, tensors: dict[Path_, Tensor], path: Path_ = ()) -> Any:
+    """The same nested value with some tensors exchanged."""
+    if isinstance(value, Tensor):
+        return tensors.get(path, value)
+    if isinstance(value, tuple | list):
+        items = [_replaced(item, tensors, (*path, place)) for place, item in enumerate(value)]
+        return tuple(items) if isinstance(value, tuple) else items
+    if type(value) is dict:
+        return {key: _replaced(item, tensors, (*path, key)) for key, item in value.items()}
+    return value
+
+
+def _first_tensor(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+    """A layer's hidden states: its first argument, or what it gives first."""
+    if "hidden_states" in kwargs:
+        states: Tensor = kwargs["hidden_states"]
+        return states
+    return next(tensor for _, tensor in _tensors((args, kwargs)))
+
+
+def _called(module: nn.Module, states: Tensor) -> Tensor:
+    """What a module gives for hidden states; nothing like them where it wants other arguments."""
+    try:
+        found = module(states)
+    except Exception:  # noqa: BLE001 - a module of other arguments is not the norm
+        return torch.empty(0)
+    return found if isinstance(found, Tensor) else torch.empty(0)
+
+
+def _is_inside(name: str, container: str) -> bool:
+    return name.startswith(f"{container}.")
+
+
+def _are_alike(names: Sequence[str]) -> bool:
+    """Say whether modules are items of one list, or one module called again."""
+    return len({name.rpartition(".")[0] for name in names}) == 1
+
+
+def _agree(found: Tensor, wanted: Tensor) -> bool:
+    cosines = F.cosine_similarity(found.double(), wanted.double(), dim=-1)
+    return bool((cosines >= LEAST_COSINE).all())
+
+
+def _line(error: Exception) -> str:
+    """The first line of what a library says."""
+    return f"{type(error).__name__}: {(str(error).strip().splitlines() or ['no reason given'])[0]}"

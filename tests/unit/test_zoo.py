@@ -1,0 +1,450 @@
+"""Any sentence encoder equals sentence-transformers, layer by layer, or is refused by name; no third thing."""
+
+import json
+import random
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from tiny_models import WORDS, write_modules
+from torch.nn import functional as F
+from zoo import ARCHITECTURES, CAUSAL, LAYERS, random_model, write_model
+
+from leap.core.errors import UserError
+from leap.exits import ExitRule, LeapEncoder
+from leap.exits.rules import at_layers, converged
+from leap.models.packed_encoder import Encoder
+from leap.models.reference import ReferenceEncoder
+
+REFUSED = {
+    "xlm": "its rows cannot leave one by one",
+    "fnet": "a row's vector depends on how far its batch is padded",
+    "convbert": "a row's vector depends on how far its batch is padded",
+}
+# The norm behind the last layer, by which earlier layers are read too.
+NORMS = {
+    **dict.fromkeys(("qwen3", "mistral", "llama", "gemma", "gemma3_text", "eurobert"), "norm"),
+    **{
+        "phi": "final_layernorm",
+        "gpt2": "ln_f",
+        "gpt_neox": "final_layer_norm",
+        "opt": "decoder.final_layer_norm",
+    },
+    **{"t5": "encoder.final_layer_norm", "modernbert": "final_norm", "megatron-bert": "encoder.ln"},
+    "esm": "encoder.emb_layer_norm_after",
+}
+# MPNet too, but not with padding at another id than its own 1, as here; tests/unit/test_families.py has it so.
+FAST = ("bert", "roberta", "xlm-roberta", "camembert", "distilbert")
+
+
+def made_texts() -> list[str]:
+    generator = random.Random(4)
+    texts = [" ".join(generator.choices(WORDS, k=generator.randint(1, 12))) for _ in range(7)]
+    return [*texts, "Ka BE xyz.", "", "ka " * 60]
+
+
+TEXTS = made_texts()
+
+
+def plain(folder: Path) -> Any:
+    from sentence_transformers import SentenceTransformer
+
+    return SentenceTransformer(str(folder), device="cpu", local_files_only=True)
+
+
+def assert_equal(model: LeapEncoder, theirs: Any, texts: list[str] = TEXTS) -> None:
+    found, wanted = (encode(texts, convert_to_tensor=True).double() for encode in (_full(model), theirs.encode))
+    assert found.shape == wanted.shape
+    assert F.cosine_similarity(found, wanted, dim=-1).min() >= 0.9999
+    torch.testing.assert_close(found, wanted, atol=1e-5, rtol=1e-4)
+
+
+def _full(model: LeapEncoder) -> Callable[..., torch.Tensor]:
+    return lambda texts, **options: model.encode(texts, strategy="full", batch_size=4, **options)
+
+
+@pytest.fixture(scope="session")
+def zoo(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """A folder of each architecture, made when it is first asked for; decoders pad at the left, as most do."""
+    root = tmp_path_factory.mktemp("zoo")
+
+    def folder(name: str) -> Path:
+        made = root / name
+        if not made.exists():
+            write_model(made, name, side="left" if name in ("qwen3", "mistral") else "right")
+            write_modules(made, "lasttoken" if name in CAUSAL else "mean_tokens", normalize=True)
+        return made
+
+    return folder
+
+
+@pytest.mark.parametrize("name", [name for name in ARCHITECTURES if name not in REFUSED])
+def test_every_architecture(name: str, zoo: Callable[[str], Path]) -> None:
+    model = LeapEncoder(zoo(name), "cpu")
+    assert isinstance(model.encoder, Encoder if name in FAST else ReferenceEncoder)
+    theirs = plain(zoo(name)) if name in FAST else model.encoder.model
+    assert_equal(model, theirs)
+    pooled = torch.empty(LAYERS + 1, len(TEXTS), model.width)
+    for rows, vectors in model.pooled_layers(TEXTS, batch_size=4):
+        pooled[:, rows] = vectors
+    wanted = layers_of(theirs, name)
+    assert F.cosine_similarity(pooled.double(), wanted.double(), dim=-1).min() >= 0.9999
+    # Rows leave at their own layers, with the vectors that those layers give.
+    rule = half_leave(pooled)
+    vectors, exits = model.encode(
+        TEXTS, threshold=rule.threshold, min_layer=2, patience=1, batch_size=5, return_exit_layers=True
+    )
+    wanted_exits = converged(pooled, rule)
+    assert exits.tolist() == wanted_exits.tolist()
+    assert len(set(exits.tolist())) > 1
+    expected = F.normalize(at_layers(pooled, wanted_exits), dim=-1)
+    assert F.cosine_similarity(torch.tensor(vectors), expected, dim=-1).min() >= 0.9999
+
+
+def half_leave(pooled: torch.Tensor) -> ExitRule:
+    """A rule by which some rows leave at layer 2, with no row near its threshold."""
+    scores = F.cosine_similarity(pooled[2], pooled[1], dim=-1).sort().values
+    gap = int(scores.diff().argmax())
+    return ExitRule(scores[gap : gap + 2].mean().item(), 2, 1)
+
+
+@torch.inference_mode()
+def layers_of(theirs: Any, name: str) -> torch.Tensor:
+    """Every layer's pooled vectors by transformers' hidden states, one text at a time, so without padding."""
+    transformer = theirs[0]
+    norm = transformer.auto_model.get_submodule(NORMS[name]) if name in NORMS else None
+    rows = []
+    for text in TEXTS:
+        features = transformer.preprocess([text])
+        ids = {key: features[key] for key in ("input_ids", "attention_mask")}
+        hidden = list(transformer.auto_model(**ids, output_hidden_states=True).hidden_states)
+        if norm is not None:
+            hidden[:-1] = [norm(states) for states in hidden[:-1]]
+        rows.append(torch.stack([states[0, -1] if name in CAUSAL else states[0].mean(0) for states in hidden]))
+    return torch.stack(rows, 1)
+
+
+@pytest.mark.parametrize("name", ["qwen3", "albert", "t5", "modernbert", "bert"])
+def test_later_layers_are_not_computed(name: str, zoo: Callable[[str], Path]) -> None:
+    model = LeapEncoder(zoo(name), "cpu")
+    layers = model.encoder.layers if isinstance(model.encoder, Encoder) else model.encoder._layers
+    rows: list[int] = []
+    hooks = [
+        layer.register_forward_pre_hook(lambda _, given: rows.append(len(given[0])))
+        for layer in dict.fromkeys(layers)
+    ]
+    model.encode(TEXTS[:6], strategy="fixed", layer=2)
+    assert len(rows) == 2
+    rows.clear()
+    pooled = next(vectors for _, vectors in model.pooled_layers(TEXTS[:6]))
+    rule = half_leave(pooled)
+    rows.clear()
+    model.encode(TEXTS[:6], threshold=rule.threshold, min_layer=2)
+    for hook in hooks:
+        hook.remove()
+    assert len(rows) > 2
+    assert rows[2] < rows[0]  # rows that left are not computed any further
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_cannot_be_walked_is_refused_by_name(name: str, tmp_path: Path) -> None:
+    write_modules(write_model(tmp_path / "m", name))
+    with pytest.raises(UserError, match=REFUSED[name]):
+        LeapEncoder(tmp_path / "m", "cpu")
+
+
+@pytest.mark.parametrize("act", ["relu", "gelu_new"])
+def test_other_activations(act: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    write_modules(write_model(tmp_path / "m", "bert", hidden_act=act))
+    with caplog.at_level("INFO", logger="leap.models.open_model"):
+        model = LeapEncoder(tmp_path / "m", "cpu")
+    assert "computed by transformers, not by the packed encoder" in caplog.text
+    assert f"hidden_act '{act}'" in caplog.text
+    assert_equal(model, plain(tmp_path / "m"))
+
+
+@pytest.fixture
+def bert(tmp_path: Path) -> Path:
+    return write_modules(write_model(tmp_path / "bert", "bert"))
+
+
+POOLINGS = ("cls_token", "max_tokens", "mean_sqrt_len_tokens", "weightedmean_tokens", "lasttoken")
+
+
+@pytest.mark.parametrize("mode", POOLINGS)
+def test_poolings(mode: str, bert: Path) -> None:
+    write_modules(bert, mode)
+    assert_equal(LeapEncoder(bert, "cpu"), plain(bert))
+
+
+def test_several_poolings_a_dense_layer_and_no_normalize(bert: Path) -> None:
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.models import Dense, Pooling, Transformer
+
+    modules = [Transformer(str(bert)), Pooling(16, pooling_mode=("cls", "mean")), Dense(32, 8)]
+    SentenceTransformer(modules=modules, device="cpu").save(str(bert.parent / "dense"))
+    model = LeapEncoder(bert.parent / "dense", "cpu")
+    assert model.width == 8
+    assert_equal(model, plain(bert.parent / "dense"))
+    assert model.encode(TEXTS[:2], strategy="fixed", layer=1).shape == (2, 8)
+
+
+def test_a_decoder_without_modules_json_takes_its_last_token(tmp_path: Path) -> None:
+    folder = write_model(tmp_path / "m", "qwen3", side="left")
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"architectures": ["Qwen3ForCausalLM"]}))
+    assert_equal(LeapEncoder(folder, "cpu"), plain(folder))
+
+
+# What is done to a BERT folder, and what is said of it.
+Change = Callable[[Path], None]
+
+
+def change_config(**changes: Any) -> Change:
+    def change(folder: Path) -> None:
+        config = json.loads((folder / "config.json").read_text())
+        (folder / "config.json").write_text(json.dumps(config | changes))
+
+    return change
+
+
+def change_weights(alter: Callable[[dict[str, torch.Tensor]], None]) -> Change:
+    def change(folder: Path) -> None:
+        weights = load_file(folder / "model.safetensors")
+        alter(weights)
+        save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+
+    return change
+
+
+def without_pooling(folder: Path) -> None:
+    write_modules(folder, "cls_token")
+    shutil.rmtree(folder / "1_Pooling")
+
+
+def in_8_bits(weights: dict[str, torch.Tensor]) -> None:
+    for name in [name for name in weights if name.endswith("dense.weight")]:
+        scale = weights[name].abs().max() / 127
+        weights[f"{name}_scale"] = scale
+        weights[name] = (weights[name] / scale).round().to(torch.int8)
+
+
+def with_nan(weights: dict[str, torch.Tensor]) -> None:
+    next(tensor for name, tensor in weights.items() if name.endswith("2.output.dense.weight"))[0, 0] = torch.nan
+
+
+def without_a_weight(weights: dict[str, torch.Tensor]) -> None:
+    del weights[next(name for name in weights if name.endswith("2.output.dense.weight"))]
+
+
+def with_an_adapter(folder: Path) -> None:
+    (folder / "adapter_config.json").write_text('{"peft_type": "LORA", "base_model_name_or_path": "x"}')
+
+
+def with_its_own_code(folder: Path) -> None:
+    modules = json.loads((folder / "modules.json").read_text())
+    modules[1]["type"] = "custom_pooling.Pooling"
+    (folder / "modules.json").write_text(json.dumps(modules))
+    change_config(hidden_act="relu")(folder)
+
+
+def without_the_prompt_in_the_mean(folder: Path) -> None:
+    (folder / "1_Pooling" / "config.json").write_text(
+        '{"word_embedding_dimension": 16, "pooling_mode_mean_tokens": true, "include_prompt": false}'
+    )
+
+
+def as_a_pickle(folder: Path) -> None:
+    (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
+
+
+BAD: dict[str, tuple[Change, str]] = {
+    "a lost pooling folder": (without_pooling, "names the pooling folder '1_Pooling', but .* is missing"),
+    "8 bits": (change_weights(in_8_bits), "is of type I8: its weights are quantized.*dequantize"),
+    "a quantization config": (change_config(quantization_config={"quant_method": "x"}), "quantization_config"),
+    "NaN": (change_weights(with_nan), r"2\.output\.dense\.weight holds numbers that are not finite"),
+    "a lost weight": (change_weights(without_a_weight), r"lacks? .*2\.output\.dense\.weight"),
+    "an adapter": (with_an_adapter, "PEFT adapter.*merge"),
+    "code of its own": (with_its_own_code, r"custom_pooling\.Pooling is code of the model's own"),
+    "a prompt outside the mean": (without_the_prompt_in_the_mean, "include_prompt false"),
+    "a pickle": (as_a_pickle, r"no model\.safetensors.*convert it once"),
+    "an unknown architecture": (
+        change_config(model_type="own", auto_map={"AutoModel": "own.Own"}), "code of the model's own",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("computed_by", ["packed", "reference"])
+@pytest.mark.parametrize("what", BAD)
+def test_odd_folders_are_refused_by_name(what: str, computed_by: str, bert: Path) -> None:
+    change, message = BAD[what]
+    if computed_by == "reference":
+        change_config(hidden_act="relu")(bert)
+    change(bert)
+    with pytest.raises(UserError, match=message):
+        LeapEncoder(bert, "cpu")
+
+
+def in_shards(folder: Path) -> None:
+    from transformers import AutoModel
+
+    model = AutoModel.from_pretrained(folder)
+    (folder / "model.safetensors").unlink()
+    model.save_pretrained(folder, max_shard_size="8KB")
+    assert len(list(folder.glob("model-*.safetensors"))) > 1
+
+
+def of_defaults(folder: Path) -> None:
+    config = json.loads((folder / "config.json").read_text())
+    for key in ("layer_norm_eps", "type_vocab_size", "hidden_act"):
+        del config[key]
+    (folder / "config.json").write_text(json.dumps(config))
+
+
+def in_the_old_layout(folder: Path) -> None:
+    inside = folder / "0_Transformer"
+    inside.mkdir()
+    for path in [path for path in folder.iterdir() if path.is_file() and path.name != "modules.json"]:
+        path.rename(inside / path.name)
+    modules = json.loads((folder / "modules.json").read_text())
+    modules[0]["path"] = "0_Transformer"
+    (folder / "modules.json").write_text(json.dumps(modules))
+    (inside / "sentence_bert_config.json").write_text('{"max_seq_length": 16, "do_lower_case": false}')
+
+
+def of_another_case(folder: Path) -> None:
+    """tokenizer.json keeps capitals, tokenizer_config.json says that they are lowered."""
+    names = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS]
+    from transformers.models.bert import BertTokenizer
+
+    BertTokenizer(vocab={token: n for n, token in enumerate(names)}, do_lower_case=False).save_pretrained(folder)
+    path = folder / "tokenizer_config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"do_lower_case": True, "model_max_length": 32}))
+
+
+def of_an_old_vocabulary(folder: Path) -> None:
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        (folder / name).unlink()
+    (folder / "vocab.txt").write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS]))
+    (folder / "sentence_bert_config.json").write_text('{"max_seq_length": 32, "do_lower_case": false}')
+
+
+def with_prompts(folder: Path) -> None:
+    content = {"prompts": {"query": "bi bo ", "document": ""}, "default_prompt_name": "query"}
+    (folder / "config_sentence_transformers.json").write_text(json.dumps(content))
+
+
+GOOD: dict[str, Change] = {
+    "shards": in_shards,
+    "defaults left out": of_defaults,
+    "the old layout": in_the_old_layout,
+    "another case in tokenizer_config": of_another_case,
+    "vocab.txt alone": of_an_old_vocabulary,
+    "prompts": with_prompts,
+}
+
+
+@pytest.mark.parametrize("what", GOOD)
+def test_odd_folders_are_read_as_their_library_reads_them(what: str, bert: Path) -> None:
+    GOOD[what](bert)
+    model = LeapEncoder(bert, "cpu")
+    assert isinstance(model.encoder, Encoder)
+    assert_equal(model, plain(bert))
+
+
+@pytest.mark.parametrize("act", ["gelu", "relu"])
+def test_a_length_that_is_set(act: str, tmp_path: Path) -> None:
+    folder = write_modules(write_model(tmp_path / "m", "bert", hidden_act=act))
+    model, theirs = LeapEncoder(folder, "cpu"), plain(folder)
+    assert model.max_seq_length == theirs.max_seq_length == 32
+    model.max_seq_length = theirs.max_seq_length = 16
+    assert len(model.tokenizer([TEXTS[-1]])[0]) == 16
+    assert_equal(model, theirs)
+    with pytest.raises(ValueError, match="max_seq_length 0 must be a whole number"):
+        model.max_seq_length = 0
+
+
+def test_a_whole_number_of_numpy_is_a_batch_size(bert: Path) -> None:
+    model = LeapEncoder(bert, "cpu")
+    found = model.encode(TEXTS, batch_size=np.int64(3), truncate_dim=np.int64(8))
+    np.testing.assert_allclose(found, model.encode(TEXTS, batch_size=3, truncate_dim=8))
+
+
+@pytest.mark.parametrize("act", ["gelu", "relu"])
+def test_an_empty_text_without_tokens_costs_no_other_its_vector(act: str, tmp_path: Path) -> None:
+    from tokenizers import Tokenizer
+
+    folder = write_modules(write_model(tmp_path / "m", "bert", hidden_act=act))
+    tokenizer = json.loads(Tokenizer.from_file(str(folder / "tokenizer.json")).to_str())
+    (folder / "tokenizer.json").write_text(json.dumps(tokenizer | {"post_processor": None}))
+    texts = ["ka be", "", "bi"]
+    model = LeapEncoder(folder, "cpu")
+    vectors, layers = model.encode(texts, return_exit_layers=True, threshold=-1, min_layer=2)
+    assert layers.tolist() == [2, LAYERS, 2]
+    np.testing.assert_allclose(model.encode(texts, strategy="full"), plain(folder).encode(texts), atol=1e-5)
+    assert not vectors[1].any()
+
+
+def test_the_comparison_is_made_once(
+    bert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("LEAP_CACHE", str(tmp_path / "cache"))
+    LeapEncoder(bert, "cpu")
+    with monkeypatch.context() as patch:
+        patch.setattr("leap.models.reference.open_reference", lambda *_: pytest.fail("compared again"))
+        LeapEncoder(bert, "cpu")
+    # Other weights are another model; what does not agree is computed by transformers, and the log says so.
+    monkeypatch.setattr(Encoder, "forward", lambda encoder, batch: torch.ones(LAYERS + 1, batch.rows, 16))
+    change_weights(lambda weights: weights["embeddings.LayerNorm.bias"].add_(0.1))(bert)
+    with caplog.at_level("INFO", logger="leap.models.open_model"):
+        model = LeapEncoder(bert, "cpu")
+    assert isinstance(model.encoder, ReferenceEncoder)
+    assert "at layer 0 its vectors have cosine" in caplog.text
+
+
+def test_the_doctor_and_a_students_start_take_a_decoder_of_28_layers(tmp_path: Path) -> None:
+    from tiny_settings import tiny_variant
+
+    from leap.doctor.doctor_sentences import Sample
+    from leap.doctor.examine import default_rule, examined
+    from leap.train.student import save_student, start_student
+
+    folder = write_model(tmp_path / "m", "qwen3", side="left", num_hidden_layers=28, layer_types=None)
+    write_modules(folder, "lasttoken")
+    model = LeapEncoder(folder, "cpu")
+    assert model.depth == 28
+    sentences = [f"{one} {two} {one}" for one in WORDS[:6] for two in WORDS[:4]]
+    found = examined("random", model, Sample("made", sentences), default_rule(model))
+    assert found["depth"] == 28
+    assert found["verdict"].startswith(("never exits", "exits and is near", "exits and is far"))
+    assert found["advice"]
+    encoder, basis = start_student(tiny_variant().student, folder, torch.ones(len(WORDS) + 5), seed=1)
+    assert basis is not None
+    words = random_model("qwen3", num_hidden_layers=28, layer_types=None).get_input_embeddings().weight
+    torch.testing.assert_close(encoder.words.weight, words @ basis)
+    saved = tmp_path / "student"
+    saved.mkdir()
+    save_student(encoder, saved, folder, 24)
+    assert_equal(LeapEncoder(saved, "cpu"), plain(saved))
+
+
+def test_a_copy_of_the_tokenizer_says_the_models_own_length(bert: Path) -> None:
+    from tokenizers import Tokenizer
+
+    from leap.models.saved_files import save_tokenizer as save
+
+    fixed = Tokenizer.from_file(str(bert / "tokenizer.json"))
+    fixed.enable_padding(length=30)
+    fixed.enable_truncation(30)
+    fixed.save(str(bert / "tokenizer.json"))
+    (bert.parent / "copy").mkdir()
+    save(LeapEncoder(bert, "cpu").tokenizer.backend(), bert, bert.parent / "copy", 20, 0)
+    alone = Tokenizer.from_file(str(bert.parent / "copy" / "tokenizer.json"))
+    assert [len(row.ids) for row in alone.encode_batch(["ka", "ka be"])] == [4, 4]
+    assert len(alone.encode("ka " * 60).ids) == 20
+    assert json.loads((bert.parent / "copy" / "tokenizer_config.json").read_text())["model_max_length"] == 20
