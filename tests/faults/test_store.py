@@ -11,20 +11,18 @@ import time
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 import made_evidence
 import pytest
 from made_evidence import made_settings, write_evidence
-from made_store import enter_project
+from made_store import enter_project, log, place
 from tracking_server import Server
 
 import leap
 from leap.core.errors import UserError
 from leap.core.settings import Settings
 from leap.evidence.evidence_file import checkpoint_hash
-from leap.registry import log_checkpoint
-from leap.registry.versions import history, promote
+from leap.registry.versions import history
 from leap.tracking import Tracking
 from leap.tracking.store import DATABASE
 
@@ -53,18 +51,6 @@ def on(server: Server) -> Settings:
     return made_settings(tracking={"uri": server.uri, "experiment": "test"})
 
 
-def verdict_on(variant: str) -> dict[str, Any]:
-    return {
-        "variant": variant,
-        "seed": 1,
-        "checkpoint": checkpoint_hash(Path("models") / f"{variant}-1"),
-        "role": None,
-        "passed": True,
-        "primary_metric": {"metric": "sts.spearman_exit", "value": 0.8},
-        "checks": [{"name": "rate", "passed": True, "severity": "refuse", "reason": "fine"}],
-    }
-
-
 def statuses(settings: Settings) -> list[str]:
     return sorted(run.info.status for run in Tracking.open(settings, required=True).find({}))
 
@@ -77,7 +63,7 @@ def train(settings: Settings, project: Path, variant: str, steps: range) -> Iter
             yield step
         write_evidence(project, settings, variant)
         live.finish(checkpoint_hash(Path("models") / f"{variant}-1"))
-    log_checkpoint(settings, variant, 1)
+    log(settings, variant)
 
 
 def test_a_server_down_at_the_start_in_the_middle_and_at_the_end(
@@ -85,7 +71,7 @@ def test_a_server_down_at_the_start_in_the_middle_and_at_the_end(
 ) -> None:
     settings = on(server)
     list(train(settings, project, "baseline", range(3)))  # never there
-    assert "the next stage or `leap track` logs what is missing" in caplog.text
+    assert "`dvc repro` or `leap track` logs what is missing" in caplog.text
     server.start()
     for step in train(settings, project, "leap", range(6)):  # goes in the middle, comes back
         if step == 1:
@@ -97,7 +83,7 @@ def test_a_server_down_at_the_start_in_the_middle_and_at_the_end(
             server.stop()
     server.start()
     for variant in ("baseline", "leap", "leap_plus"):
-        assert log_checkpoint(settings, variant, 1)
+        assert log(settings, variant)
     finished = Tracking.open(settings, required=True).find({}, "attributes.status = 'FINISHED'")
     assert sorted(run.data.tags["leap.variant"] for run in finished) == ["baseline", "leap", "leap_plus"]
     # The history has 3 lines; whatever the live run could send, each is there once.
@@ -106,10 +92,10 @@ def test_a_server_down_at_the_start_in_the_middle_and_at_the_end(
     for run in finished:
         steps = [point.step for point in client.get_metric_history(run.info.run_id, "loss/total")]
         assert len(steps) == len(set(steps)) >= 3
-        assert {item.path for item in client.list_artifacts(run.info.run_id)} == {"checkpoint", "evidence"}
+        assert {item.path for item in client.list_artifacts(run.info.run_id)} == {"evidence"}
     # The run that could not be ended is this process's own: the next process closes it.
     code = (
-        "import sys\nfrom made_evidence import made_settings\nfrom leap.registry import Tracking\n"
+        "import sys\nfrom made_evidence import made_settings\nfrom leap.tracking import Tracking\n"
         "Tracking.open(made_settings(tracking={'uri': sys.argv[1], 'experiment': 'test'}), required=True)"
     )
     subprocess.run([sys.executable, "-c", code, server.uri], env=ENVIRONMENT, check=True)
@@ -123,14 +109,14 @@ def test_a_server_whose_artefacts_cannot_be_stored(
     server.stored.write_text("a file where the folder of artefacts should be")
     server.start()
     write_evidence(project, settings, "leap")
-    assert not log_checkpoint(settings, "leap", 1)
-    assert "the next stage or `leap track` logs what is missing" in caplog.text
+    assert not log(settings, "leap")
+    assert "`dvc repro` or `leap track` logs what is missing" in caplog.text
     with pytest.raises(UserError, match=r"the registry at http://127.0.0.1:\d+ cannot be used: .* run the gate"):
-        promote(Tracking.open(settings, required=True), verdict_on("leap"), {"pairs": "hash"})
+        place(settings, "leap")
     assert history(Tracking.open(settings, required=True)) == []
     server.stored.unlink()
-    assert log_checkpoint(settings, "leap", 1)
-    placed = promote(Tracking.open(settings, required=True), verdict_on("leap"), {"pairs": "hash"})
+    assert log(settings, "leap")
+    placed = place(settings, "leap")
     assert placed.aliases == ["champion"]
     assert statuses(settings) == ["FINISHED"]
     client = Tracking.open(settings).client
@@ -156,10 +142,10 @@ def test_an_artefact_store_that_does_not_answer(
     tracking = Tracking.open(settings, required=True)
     set_location(str(tracking.experiment), "s3://nowhere/artifacts")
     write_evidence(project, settings, "leap")
-    assert not log_checkpoint(settings, "leap", 1)
+    assert not log(settings, "leap")
     assert reason in caplog.text
     with pytest.raises(UserError, match=f"the registry at sqlite:.* cannot be used: .*{reason}"):
-        promote(tracking, verdict_on("leap"), {"pairs": "hash"})
+        place(settings, "leap")
     assert statuses(settings) == ["FINISHED"]
 
 
@@ -189,12 +175,11 @@ def locked_for(seconds: float) -> "subprocess.Popen[str]":
 def test_a_store_that_is_locked_for_a_moment_is_waited_for(project: Path) -> None:
     settings = made_settings()
     write_evidence(project, settings, "leap")
-    tracking = Tracking.open(settings, required=True)
     lock = locked_for(2)
-    assert log_checkpoint(settings, "leap", 1)
+    assert log(settings, "leap")
     lock.wait()
     lock = locked_for(2)
-    assert promote(tracking, verdict_on("leap"), {"pairs": "hash"}).aliases == ["champion"]
+    assert place(settings, "leap").aliases == ["champion"]
     lock.wait()
 
 
@@ -207,14 +192,12 @@ def test_a_store_that_stays_locked_stops_no_training(project: Path, caplog: pyte
     assert len(list(steps)) == 39
     assert "database is locked" in caplog.text
     with pytest.raises(UserError, match=r"(registry|MLflow) at sqlite:.* cannot be used: .*database is locked"):
-        promote(Tracking.open(settings, required=True), verdict_on("leap"), {"pairs": "hash"})
+        place(settings, "leap")
     assert time.monotonic() - started < 120
     lock.kill()
     lock.wait()
-    assert log_checkpoint(settings, "leap", 1)
-    assert promote(Tracking.open(settings, required=True), verdict_on("leap"), {"pairs": "hash"}).aliases == [
-        "champion"
-    ]
+    assert log(settings, "leap")
+    assert place(settings, "leap").aliases == ["champion"]
 
 
 OPEN = """

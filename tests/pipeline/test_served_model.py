@@ -20,10 +20,9 @@ from typing import Any
 import numpy as np
 import pytest
 from made_evidence import made_settings
-from made_store import fresh_store
+from made_store import fresh_store, logged, verdict_on
 from tiny_models import write_folder
 
-from leap.evidence.evidence_file import checkpoint_hash
 from leap.exits import LeapEncoder
 from leap.registry.versions import promote
 from leap.tracking import Tracking
@@ -88,17 +87,9 @@ def service(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 
 
 def register(project: Path) -> None:
-    folder = write_folder(project / "models" / "leap-1", layers=5, normalize=True)
-    verdict = {
-        "variant": "leap",
-        "seed": 1,
-        "checkpoint": checkpoint_hash(folder),
-        "role": None,
-        "passed": True,
-        "primary_metric": {"metric": "sts.spearman_exit", "value": 0.8},
-        "checks": [{"name": "rate", "passed": True, "severity": "refuse", "reason": "fine"}],
-    }
-    promote(Tracking.open(made_settings(), required=True), verdict, {"pairs": "hash"}, card="# card\n")
+    write_folder(project / "models" / "leap-1", layers=5, normalize=True)
+    tracking = Tracking.open(made_settings(), required=True)
+    promote(tracking, verdict_on("leap"), logged(tracking, "leap", card="# card\n"), {"pairs": "hash"})
 
 
 def fresh_python(folder: Path, model: Path) -> str:

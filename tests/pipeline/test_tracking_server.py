@@ -13,6 +13,7 @@ import made_evidence
 import pytest
 import requests
 from made_evidence import made_settings, write_checkpoint, write_evidence
+from made_store import log, place
 from temporary_repository import MARK, SECRETS, files_with
 from tracking_server import Server
 
@@ -20,8 +21,7 @@ import leap
 from leap.core.errors import UserError
 from leap.core.settings import Settings
 from leap.evidence.evidence_file import checkpoint_hash
-from leap.registry import log_checkpoint
-from leap.registry.versions import history, promote
+from leap.registry.versions import history
 from leap.tracking import Tracking
 
 # A server of its own on a loopback port: the only test that opens a socket.
@@ -56,18 +56,18 @@ def the_run(settings: Settings) -> Any:
 def test_down_then_up(project: Path, server: Server, settings: Settings, caplog: Any) -> None:
     write_evidence(project, settings, "leap")
     started = time.monotonic()
-    assert not log_checkpoint(settings, "leap", 1)
+    assert not log(settings, "leap")
     with Tracking.open(settings).training_run("leap", 1, {}) as live:
         live.metrics(1, {"loss": 1.0})
         live.finish("c" * 64)
     assert time.monotonic() - started < 15
     assert "cannot be used" in caplog.text
-    assert "the next stage or `leap track` logs what is missing" in caplog.text
+    assert "`dvc repro` or `leap track` logs what is missing" in caplog.text
     with pytest.raises(UserError, match=r"tracking.uri: MLflow at http://127.0.0.1:\d+ cannot be used"):
         Tracking.open(settings, required=True)
 
     server.start()
-    assert log_checkpoint(settings, "leap", 1)
+    assert log(settings, "leap")
     run = the_run(settings)
     assert run.data.tags["leap.checkpoint"] == checkpoint_hash(Path("models/leap-1"))
     assert run.data.metrics["exit/rate"] == 0.9
@@ -75,31 +75,21 @@ def test_down_then_up(project: Path, server: Server, settings: Settings, caplog:
     client = Tracking.open(settings).client
     assert client is not None
     assert len(client.get_metric_history(run.info.run_id, "layers/similarity_to_final")) == 4
-    assert {item.path for item in client.list_artifacts(run.info.run_id)} == {"checkpoint", "evidence"}
-    local = client.download_artifacts(run.info.run_id, "checkpoint/model.safetensors", str(project))
-    assert Path(local).read_bytes() == b"leap-1"
+    assert {item.path for item in client.list_artifacts(run.info.run_id)} == {"evidence"}
+    local = client.download_artifacts(run.info.run_id, "evidence/latency.json", str(project))
+    assert Path(local).read_bytes() == Path("evaluations/leap-1/latency.json").read_bytes()
     assert not Path("mlruns/mlflow.db").exists()
 
-    assert log_checkpoint(settings, "leap", 1)
+    assert log(settings, "leap")
     assert len(client.get_metric_history(run.info.run_id, "loss/total")) == 3
 
 
 def test_promotion_on_a_server(project: Path, server: Server, settings: Settings) -> None:
     write_evidence(project, settings, "leap")
-    log_checkpoint(settings, "leap", 1)
-    verdict = {
-        "variant": "leap",
-        "seed": 1,
-        "checkpoint": checkpoint_hash(Path("models/leap-1")),
-        "role": None,
-        "passed": True,
-        "primary_metric": {"metric": "sts.spearman_exit", "value": 0.8},
-        "checks": [{"name": "rate", "passed": True, "severity": "refuse", "reason": "fine"}],
-    }
-    tracking = Tracking.open(settings, required=True)
-    placed = promote(tracking, verdict, {"pairs": "hash"})
+    log(settings, "leap")
+    placed = place(settings, "leap")
     assert placed.aliases == ["champion"]
-    assert promote(tracking, verdict, {"pairs": "hash"}) == placed
+    assert place(settings, "leap") == placed
     import mlflow
 
     local = mlflow.artifacts.download_artifacts("models:/leap@champion", dst_path=str(project / "got"))
@@ -126,7 +116,7 @@ def test_secrets_for_the_server_are_used_and_never_written(
     with Tracking.open(settings, required=True).training_run("leap", 2, {"a": 1}) as live:
         live.metrics(1, {"loss": 1.0})
         live.finish("d" * 64)
-    assert log_checkpoint(settings, "leap", 1)
+    assert log(settings, "leap")
     assert any(header.startswith("Basic ") for header in sent)  # the server was logged in to
     assert files_with(MARK, project) == []
     encoded = base64.b64encode(f"user:{SECRETS['MLFLOW_TRACKING_PASSWORD']}".encode()).decode()
@@ -146,47 +136,30 @@ def test_a_password_in_a_uri_is_struck_out(project: Path, settings: Settings, ca
 
 
 PROMOTE = """
-import sys, time
+import sys
 from pathlib import Path
 from made_evidence import made_settings
-from leap.evidence.evidence_file import checkpoint_hash
-from leap.registry.versions import promote
-from leap.tracking import Tracking
+from made_store import place
 
-uri, variant, value, start = sys.argv[1], sys.argv[2], float(sys.argv[3]), float(sys.argv[4])
-settings = made_settings(tracking={"uri": uri, "experiment": "test"}, gate={"registered_model": "race"})
-verdict = {
-    "variant": variant, "seed": 1, "checkpoint": checkpoint_hash(Path("models") / f"{variant}-1"),
-    "role": None, "passed": True, "primary_metric": {"metric": "sts.spearman_exit", "value": value},
-    "checks": [{"name": "rate", "passed": True, "severity": "refuse", "reason": "fine"}],
-}
-tracking = Tracking.open(settings, required=True)
-time.sleep(max(0.0, start - time.time()))
-print(promote(tracking, verdict, {"pairs": "hash"}).as_json())
+settings = made_settings(tracking={"uri": sys.argv[1], "experiment": "test"}, gate={"registered_model": "race"})
+print(place(settings, sys.argv[2], float(sys.argv[3])).as_json())
 """
 
 
-def test_two_machines_that_promote_at_once(tmp_path: Path, server: Server, settings: Settings) -> None:
-    """Two projects, so that no lock on a disk keeps them apart; the same content comes from a third."""
+def test_processes_of_one_project_that_promote_at_once(project: Path, server: Server, settings: Settings) -> None:
     if server.process is None:
         server.start()
-    values = {"one": ("leap", 0.80), "two": ("leap_plus", 0.78), "three": ("leap", 0.80)}
     path = f"{Path(leap.__file__).parents[1]}{os.pathsep}{Path(made_evidence.__file__).parent}"
     processes = []
-    start = str(time.time() + 12)
-    for machine, (variant, value) in values.items():
-        project = tmp_path / machine
-        project.mkdir()
+    for variant, value in (("leap", 0.80), ("leap_plus", 0.78), ("leap", 0.80)):
         write_checkpoint(project / "models" / f"{variant}-1", variant.encode())
-        command = [sys.executable, "-c", PROMOTE, server.uri, variant, str(value), start]
+        command = [sys.executable, "-c", PROMOTE, server.uri, variant, str(value)]
         environment = {**os.environ, "PYTHONPATH": path}
-        processes.append(
-            subprocess.Popen(command, cwd=project, env=environment, stdout=subprocess.PIPE, text=True)
-        )
-    outputs = [process.communicate(timeout=120)[0] for process in processes]
+        processes.append(subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True))
+    outputs = [process.communicate(timeout=300)[0] for process in processes]
     assert [process.returncode for process in processes] == [0, 0, 0], outputs
-    renamed = made_settings(tracking={"uri": server.uri, "experiment": "test"}, gate={"registered_model": "race"})
-    versions = history(Tracking.open(renamed, required=True))
+    race = made_settings(tracking={"uri": server.uri, "experiment": "test"}, gate={"registered_model": "race"})
+    versions = history(Tracking.open(race, required=True))
     assert sorted(item.name for item in versions) == ["leap-1", "leap_plus-1"]
     held = {alias: item.name for item in versions for alias in item.aliases}
     assert held.pop("champion") == "leap-1"
@@ -203,12 +176,12 @@ def test_a_server_that_goes_while_a_training_runs(project: Path, server: Server,
         write_evidence(project, settings, "baseline")
         live.finish(checkpoint_hash(Path("models/baseline-1")))
         assert time.monotonic() - started < 10
-    assert not log_checkpoint(settings, "baseline", 1)
+    assert not log(settings, "baseline")
 
 
 def test_processes_that_create_the_store_together_share_it(project: Path) -> None:
     code = (
-        "from made_evidence import made_settings\nfrom leap.registry import Tracking\n"
+        "from made_evidence import made_settings\nfrom leap.tracking import Tracking\n"
         "print(Tracking.open(made_settings(), required=True).experiment)"
     )
     path = f"{Path(leap.__file__).parents[1]}{os.pathsep}{Path(made_evidence.__file__).parent}"

@@ -1,16 +1,12 @@
 """Runs a stage whose clock jumps once: `jumping_clock.py SECONDS STAGE ARGUMENTS`.
 
-After half a second `time.time`, `time.time_ns` and the registry's own `now` are off by so many seconds;
-monotonic clocks are not.
+After half a second `time.time` and `time.time_ns` are off by so many seconds; monotonic clocks are not.
 """
 
 import runpy
 import sys
 import time
-from datetime import UTC, datetime
 from pathlib import Path
-
-from leap.registry import versions as registry
 
 AFTER = 0.5
 _time, _time_ns = time.time, time.time_ns
@@ -25,7 +21,6 @@ def jump(seconds: float) -> None:
 
     time.time = lambda: _time() + off()
     time.time_ns = lambda: _time_ns() + int(off() * 1e9)
-    registry.now = lambda: datetime.fromtimestamp(time.time(), UTC).isoformat(timespec="milliseconds")
 
 
 if __name__ == "__main__":

@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 from conftest import write_folder
 from made_evidence import made_settings, write_evidence
-from made_store import enter_project
+from made_store import bare_model, enter_project, logged, verdict_on
+from made_store import place as placed_by
 
 from leap.core.errors import UserError
 from leap.core.files import read_json, write_sealed
@@ -21,7 +22,6 @@ from leap.core.project import Project
 from leap.core.settings import Settings
 from leap.evidence.evidence_file import checkpoint_hash, model_hash
 from leap.gate.judgement import judge_checkpoint
-from leap.registry.checkpoint_run import Logged, log_checkpoint
 from leap.registry.package_model import REQUIRED, write_model_folder
 from leap.registry.promotion import register, synchronise
 from leap.registry.ranking import compare, less_is_better
@@ -38,10 +38,7 @@ DATA = {"pairs": "hash"}
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Models are registered as their bare folder: MLflow's check of the environment takes seconds."""
 
-    def bare(checkpoint: Path, target: Path, metadata: dict[str, str], card: str | None) -> None:
-        shutil.copytree(checkpoint, target)
-
-    monkeypatch.setattr("leap.registry.checkpoint_run.write_model_folder", bare)
+    monkeypatch.setattr("leap.registry.checkpoint_run.write_model_folder", bare_model)
     return enter_project(tmp_path / "project", monkeypatch)
 
 
@@ -59,30 +56,18 @@ def model(variant: str) -> Path:
     return folder
 
 
-def verdict(variant: str, value: float | None, passed: bool = True, metric: str = "sts.x") -> dict[str, Any]:
-    return {
-        "variant": variant,
-        "seed": 1,
-        "checkpoint": checkpoint_hash(model(variant)),
-        "model": model_hash(model(variant)),
-        "role": None,
-        "passed": passed,
-        "primary_metric": {"metric": metric, "value": value},
-        "checks": [{"name": "similarity", "passed": True, "severity": "refuse", "reason": "fine"}],
-    }
-
-
-def logged(tracking: Tracking, variant: str) -> Logged:
+def verdict(variant: str, value: float | None, **options: Any) -> dict[str, Any]:
     model(variant)
-    return log_checkpoint(tracking, Project().checkpoint(variant, 1))
+    return verdict_on(variant, value, **options)
 
 
 def place(variant: str, value: float | None, data: dict[str, str] = DATA, **options: Any) -> Standing:
-    tracking = Tracking.open(SETTINGS, required=True)
-    return promote(tracking, verdict(variant, value, **options), logged(tracking, variant), data)
+    model(variant)
+    return placed_by(SETTINGS, variant, value, data, **options)
 
 
 def refuse(variant: str) -> Standing | None:
+    model(variant)
     tracking = Tracking.open(SETTINGS, required=True)
     return note_refusal(tracking, verdict(variant, 0.78, passed=False), logged(tracking, variant), DATA)
 

@@ -1,41 +1,61 @@
-import json
+import getpass
+import hashlib
 import os
 import shutil
 import signal
 import socket
-import sqlite3
 import subprocess
 import sys
 import time
 from pathlib import Path
 from typing import Any
 
+import made_evidence
 import pytest
 from made_evidence import made_settings, write_checkpoint, write_evidence
-from made_store import enter_project
+from made_store import bare_model, enter_project
 
 import leap
-from leap.evidence.evidence_file import checkpoint_hash
-from leap.registry import log_checkpoint, log_report
-from leap.registry import training_run as run_module
+from leap.core.errors import UserError
+from leap.core.files import write_sealed
+from leap.core.project import Project
+from leap.core.settings import Settings
+from leap.evidence.evidence_file import checkpoint_hash, model_hash
+from leap.registry.checkpoint_run import log_checkpoint
+from leap.registry.project_runs import log_report
 from leap.registry.run_content import evidence_numbers
 from leap.tracking import Tracking
+from leap.tracking import training_run as run_module
 from leap.tracking.entities import flat, history_metrics, history_numbers
-from leap.tracking.store import DATABASE
+from leap.tracking.store import guarded
 
 SETTINGS = made_settings()
 # A process of its own finds what this one finds, wherever it is started.
+SUPPORT = Path(made_evidence.__file__).parent
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(leap.__file__).absolute().parents[1])}
 
 
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Models are logged as their bare folder: MLflow's check of the environment takes seconds."""
+
+    monkeypatch.setattr("leap.registry.checkpoint_run.write_model_folder", bare_model)
     return enter_project(tmp_path / "project", monkeypatch)
+
+
+def log(variant: str = "leap", settings: Settings = SETTINGS) -> None:
+    log_checkpoint(Tracking.open(settings, required=True), Project().checkpoint(variant, 1))
 
 
 def the_runs(tracking: Tracking | None = None) -> list[Any]:
     tracking = tracking or Tracking.open(SETTINGS)
     return tracking.find({"leap.profile": "embedded"})
+
+
+def judge(variant: str = "leap", passed: bool = True) -> None:
+    folder = Path(f"models/{variant}-1")
+    hashes = {"checkpoint": checkpoint_hash(folder), "model": model_hash(folder)}
+    write_sealed(Path(f"verdicts/{variant}-1.json"), {**hashes, "passed": passed})
 
 
 def history(metric: str) -> dict[int, float]:
@@ -48,7 +68,7 @@ def history(metric: str) -> dict[int, float]:
 
 
 def test_importing_the_package_imports_no_mlflow() -> None:
-    code = "import sys, leap.registry, leap.registry.versions; print('mlflow' in sys.modules)"
+    code = "import sys, leap.registry.promotion, leap.registry.versions; print('mlflow' in sys.modules)"
     command = [sys.executable, "-c", code]
     assert subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True).stdout == "False\n"
 
@@ -62,14 +82,18 @@ def test_evidence_as_numbers() -> None:
         "task": "similarity",
         "ci95": [0.1, 0.3],
         "spearman_by_layer": [0.2, None, 0.4],
-        "rows": [{"device": "cpu", "path": "exit", "batch": 8, "mixed": True, "ms_p50": 2.0}],
+        "rows": [
+            {"device": "cpu", "path": "exit", "length": length, "batch": 8, "mixed": True, "ms_p50": 2.0}
+            for length in ("sentences", 128)
+        ],
         "layers": [{"layer": 2, "stability": None, "viable": True}],
         "exit": {"layers": {"6": 4}, "rate": float("nan")},
     }
     assert sorted(evidence_numbers("sts/x", content)) == [
         ("sts/x/ci95_high", 0.3, 0),
         ("sts/x/ci95_low", 0.1, 0),
-        ("sts/x/cpu/exit/ms_p50", 2.0, 8),
+        ("sts/x/cpu/exit/128/ms_p50", 2.0, 8),
+        ("sts/x/cpu/exit/sentences/ms_p50", 2.0, 8),
         ("sts/x/exit/layers", 4.0, 6),
         ("sts/x/layers/viable", 1.0, 2),
         ("sts/x/n", 3.0, 0),
@@ -120,35 +144,63 @@ def test_settings_as_flat_text() -> None:
 
 def test_a_checkpoint_gets_its_run_with_everything(project: Path) -> None:
     write_evidence(project, SETTINGS, "leap")
-    assert log_checkpoint(SETTINGS, "leap", 1)
+    judge()
+    Path("data/sentences.parquet").write_bytes(b"text")
+    log()
     (run,) = the_runs()
     assert run.info.status == "FINISHED"
-    assert run.data.tags["leap.checkpoint"] == checkpoint_hash(Path("models/leap-1"))
-    assert run.data.tags["leap.seed"] == "1"
-    assert run.data.tags["exit.threshold"] == "0.95"
+    tags = run.data.tags
+    assert tags["leap.checkpoint"] == checkpoint_hash(Path("models/leap-1"))
+    assert tags["leap.model"] == model_hash(Path("models/leap-1"))
+    assert tags["leap.seed"] == "1"
+    assert tags["leap.verdict"] == "passed"
+    assert (tags["mlflow.user"], tags["mlflow.source.name"]) == (getpass.getuser(), "stages/train.py")
     # The second variant of the settings has the second colour of the report's pictures.
-    assert run.data.tags["mlflow.runColor"] == "#D55E00"
-    assert run.data.params["loss.margin"] == "sigmoid"
-    assert run.data.metrics["exit/rate"] == 0.9
-    assert run.data.metrics["sts/software/spearman_exit"] == 0.79
+    assert tags["mlflow.runColor"] == "#D55E00"
+    params = run.data.params
+    assert (params["loss.margin"], params["exit.threshold"]) == ("sigmoid", "0.95")
+    assert (params["data.held_out"], params["teacher.kind"]) == ("0.25", "package")
+    assert params["evaluation.bootstrap"] == "1000"
+    metrics = run.data.metrics
+    assert (metrics["exit/rate"], metrics["sts/software/spearman_exit"]) == (0.9, 0.79)
+    assert (metrics["exit_rate"], metrics["sts_exit"], metrics["layers"]) == (0.9, 0.79, 3.1)
     assert history("layers/similarity_to_final") == {1: 0.4, 2: 0.7, 3: 0.96, 4: 1.0}
     assert history("loss/total") == {20: 3.0, 40: 1.5, 60: 1.0}
+    inputs = {item.dataset.name: item for item in run.inputs.dataset_inputs}
+    assert set(inputs) == {"sentences", "software", "docstrings", "second", "pairs"}
+    assert inputs["sentences"].dataset.digest == hashlib.sha256(b"text").hexdigest()[:32]
+    assert inputs["sentences"].tags[0].value == "training"
     artifacts = Path(f"mlruns/artifacts/{run.info.run_id}/artifacts")
     files = {str(file.relative_to(artifacts)) for file in artifacts.rglob("*") if file.is_file()}
     assert files == {
-        "checkpoint/model.safetensors",
-        "checkpoint/config.json",
         "evidence/diagnose.json",
         "evidence/latency.json",
         "evidence/sts/software.json",
         "evidence/retrieval/docstrings.json",
         "evidence/retrieval/second.json",
+        "verdict/leap-1.json",
     }
 
 
-def test_a_second_time_logs_nothing_and_new_evidence_only_itself(project: Path, monkeypatch) -> None:
+def test_a_checkpoint_has_one_logged_model_with_its_figures(project: Path) -> None:
     write_evidence(project, SETTINGS, "leap")
-    log_checkpoint(SETTINGS, "leap", 1)
+    judge()
+    log()
+    log()
+    tracking = Tracking.open(SETTINGS)
+    assert tracking.client is not None
+    (run,) = the_runs(tracking)
+    (found,) = tracking.client.search_logged_models([str(tracking.experiment)])
+    model = tracking.client.get_logged_model(found.model_id)
+    assert (model.name, model.source_run_id, str(model.status)) == ("leap-1", run.info.run_id, "READY")
+    figures = {metric.key: metric.value for metric in model.metrics}
+    assert (figures["sts_exit"], figures["exit/rate"]) == (0.79, 0.9)
+    assert [output.model_id for output in run.outputs.model_outputs] == [model.model_id]
+
+
+def test_a_second_time_logs_nothing_and_a_new_file_only_itself(project: Path, monkeypatch) -> None:
+    write_evidence(project, SETTINGS, "leap")
+    log()
     from mlflow import MlflowClient
 
     calls: list[str] = []
@@ -160,27 +212,36 @@ def test_a_second_time_logs_nothing_and_new_evidence_only_itself(project: Path, 
             return original(self, *args, **kw)
 
         monkeypatch.setattr(MlflowClient, name, counted)
-    assert log_checkpoint(SETTINGS, "leap", 1)
+    log()
     assert calls == []
-    write_evidence(project, SETTINGS, "leap", latency={"speed_up": 1.5})
-    assert log_checkpoint(SETTINGS, "leap", 1)
+    judge()
+    log()
     assert calls.count("log_artifact") == 1
-    assert the_runs()[0].data.metrics["latency/speed_up"] == 1.5
 
 
 def test_a_verdict_becomes_a_tag(project: Path) -> None:
     write_evidence(project, SETTINGS, "leap")
-    verdict = {"checkpoint": checkpoint_hash(Path("models/leap-1")), "passed": False}
-    Path("verdicts").mkdir()
-    Path("verdicts/leap-1.json").write_text(json.dumps(verdict))
-    log_checkpoint(SETTINGS, "leap", 1)
+    judge(passed=False)
+    log()
     assert the_runs()[0].data.tags["leap.verdict"] == "refused"
+
+
+def test_evidence_that_was_measured_again_is_another_run(project: Path) -> None:
+    """No metric has two values at one step."""
+    write_evidence(project, SETTINGS, "leap")
+    log()
+    write_evidence(project, SETTINGS, "leap", latency={"speed_up": 1.5})
+    log()
+    log()
+    newest, oldest = the_runs()
+    assert (newest.data.metrics["latency/speed_up"], oldest.data.metrics["latency/speed_up"]) == (1.5, 1.25)
+    assert newest.data.metrics["loss/total"] == oldest.data.metrics["loss/total"] == 1.0
 
 
 def test_evidence_of_an_older_checkpoint_stays_out_of_the_new_ones_run(project: Path) -> None:
     write_evidence(project, SETTINGS, "leap")
     write_checkpoint(Path("models/leap-1"), b"trained again")
-    assert log_checkpoint(SETTINGS, "leap", 1)
+    log()
     (run,) = the_runs()
     assert "exit/rate" not in run.data.metrics
     assert run.data.metrics["loss/total"] == 1.0
@@ -189,30 +250,48 @@ def test_evidence_of_an_older_checkpoint_stays_out_of_the_new_ones_run(project: 
 def test_variants_with_the_same_ready_made_checkpoint_have_their_own_runs(project: Path) -> None:
     for variant in ("leap", "baseline"):
         write_evidence(project, SETTINGS, variant, weights=b"the same")
-        log_checkpoint(SETTINGS, variant, 1)
-    log_checkpoint(SETTINGS, "leap", 1)
+        log(variant)
+    log()
     assert sorted(run.info.run_name for run in the_runs()) == ["baseline-1", "leap-1"]
 
 
-def test_changed_exit_settings_are_shown_on_the_same_run(project: Path) -> None:
+def test_another_exit_rule_is_another_run_without_a_step_or_parameter_of_the_old_one(project: Path) -> None:
     write_evidence(project, SETTINGS, "leap")
-    log_checkpoint(SETTINGS, "leap", 1)
-    assert log_checkpoint(made_settings(exit={"threshold": 0.97}), "leap", 1)
-    assert the_runs()[0].data.tags["exit.threshold"] == "0.97"
+    with Tracking.open(SETTINGS).training_run("leap", 1, SETTINGS.variant("leap").model_dump(mode="json")) as run:
+        run.metrics(20, {"loss": 3.0})
+        run.finish(checkpoint_hash(Path("models/leap-1")))
+    log()
+    changed = made_settings(exit={"threshold": 0.97})
+    Path("models/leap-1/leap.json").write_text("the new rule")
+    write_evidence(project, changed, "leap", diagnose={"exit": {"rate": 0.5, "layers": {"4": 500}}})
+    log(settings=changed)
+    newest, oldest = the_runs()
+    assert (newest.data.params["exit.threshold"], oldest.data.params["exit.threshold"]) == ("0.97", "0.95")
+    client = Tracking.open(SETTINGS).client
+    assert client is not None
+    layers = client.get_metric_history(newest.info.run_id, "exit/layers")
+    assert {point.step: point.value for point in layers} == {4: 500.0}
+    assert len(client.get_metric_history(newest.info.run_id, "loss/total")) == 3
+    Path("models/leap-1/leap.json").unlink()
+    write_evidence(project, SETTINGS, "leap")
+    log()
+    assert len(the_runs()) == 2  # the earlier rule has its run already
 
 
 def test_the_project_can_be_moved(project: Path, tmp_path: Path, monkeypatch) -> None:
     write_evidence(project, SETTINGS, "leap")
-    log_checkpoint(SETTINGS, "leap", 1)
+    log()
     moved = tmp_path / "elsewhere"
     shutil.move(project, moved)
     monkeypatch.chdir(moved)
     tracking = Tracking.open(SETTINGS)
     assert tracking.client is not None
     (run,) = the_runs(tracking)
-    local = tracking.client.download_artifacts(run.info.run_id, "checkpoint/model.safetensors", str(tmp_path))
-    assert Path(local).read_bytes() == b"leap-1"
-    assert log_checkpoint(SETTINGS, "leap", 1)
+    local = tracking.client.download_artifacts(run.info.run_id, "evidence/latency.json", str(tmp_path))
+    assert Path(local).read_bytes() == Path("evaluations/leap-1/latency.json").read_bytes()
+    (model,) = tracking.client.search_logged_models([str(tracking.experiment)])
+    assert model.artifact_location.startswith(moved.as_uri())
+    log()
     assert not project.exists()
 
 
@@ -224,7 +303,7 @@ def test_a_training_is_followed_live_and_its_history_is_logged_once(project: Pat
         assert the_runs(tracking)[0].info.status == "RUNNING"
         run.finish(checkpoint_hash(Path("models/leap-1")))
     assert the_runs(tracking)[0].info.status == "FINISHED"
-    assert log_checkpoint(SETTINGS, "leap", 1)
+    log()
     assert history("loss/total") == {20: 3.0, 40: 1.5, 60: 1.0}
     assert the_runs()[0].data.params["loss.alpha"] == "0.3"
 
@@ -244,15 +323,16 @@ def test_a_run_that_has_its_checkpoint_but_not_its_end_is_ended(project: Path) -
     tracking = Tracking.open(SETTINGS)
     assert tracking.client is not None
     assert tracking.experiment is not None
-    tags = run_module.identity("leap", 1, checkpoint_hash(Path("models/leap-1")))
+    tags = {"leap.variant": "leap", "leap.seed": "1", "leap.profile": "embedded"}
+    tags["leap.checkpoint"] = checkpoint_hash(Path("models/leap-1"))
     tracking.client.create_run(tracking.experiment, tags=tags)
-    log_checkpoint(SETTINGS, "leap", 1)
+    log()
     assert [run.info.status for run in the_runs()] == ["FINISHED"]
 
 
 def test_the_same_bits_trained_again_leave_one_run(project: Path) -> None:
     write_evidence(project, SETTINGS, "leap")
-    log_checkpoint(SETTINGS, "leap", 1)
+    log()
     with Tracking.open(SETTINGS).training_run("leap", 1, {}) as run:
         run.finish(checkpoint_hash(Path("models/leap-1")))
     assert len(the_runs()) == 1
@@ -328,28 +408,67 @@ def test_a_report_run_that_a_kill_left_open_is_ended(project: Path, monkeypatch:
     def killed(*_: Any, **__: Any) -> None:
         raise Killed
 
-    for name in ("log_artifact", "set_terminated", "set_tag"):
+    for name in ("log_artifact", "log_batch"):
         with monkeypatch.context() as patch:
             patch.setattr(MlflowClient, name, killed)
             with pytest.raises(Killed):
-                log_report(SETTINGS, folder)
-        assert log_report(SETTINGS, folder)
+                log_report(Tracking.open(SETTINGS), Project())
+        log_report(Tracking.open(SETTINGS), Project())
         (run,) = Tracking.open(SETTINGS).find({"leap.report": "embedded"})
         assert run.info.status == "FINISHED"
         (folder / "report.html").write_text(name)
 
 
-def test_an_experiment_whose_creation_was_killed_halfway_has_relative_paths_again(
-    project: Path,
-) -> None:
+def test_a_deleted_experiment_is_restored(project: Path, caplog: pytest.LogCaptureFixture) -> None:
     tracking = Tracking.open(SETTINGS)
-    with sqlite3.connect(DATABASE) as connection:
-        change = "UPDATE experiments SET artifact_location = ? WHERE experiment_id = ?"
-        connection.execute(change, (str((project / "mlruns/artifacts").absolute()), tracking.experiment))
-    connection.close()
-    client = Tracking.open(SETTINGS).client
-    assert client is not None
-    assert client.get_experiment(str(tracking.experiment)).artifact_location == "mlruns/artifacts"
+    assert tracking.client is not None
+    tracking.client.delete_experiment(str(tracking.experiment))
+    again = Tracking.open(SETTINGS, required=True)
+    assert again.experiment == tracking.experiment
+    assert "experiment leap-embedded was deleted there: it is restored" in caplog.text
+    again.create_run("x", {})
+
+
+OPEN = """
+import sys
+from made_evidence import made_settings
+from leap.tracking import Tracking
+print(Tracking.open(made_settings(tracking={"uri": sys.argv[1]}), required=True).experiment)
+"""
+
+
+def test_a_sqlite_uri_is_created_by_one_of_many_as_the_projects_own_store_is(project: Path) -> None:
+    environment = {**ENVIRONMENT, "PYTHONPATH": f"{ENVIRONMENT['PYTHONPATH']}{os.pathsep}{SUPPORT}"}
+    command = [sys.executable, "-c", OPEN, "sqlite:///other/shared.db"]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    processes = [subprocess.Popen(command, env=environment, **pipes) for _ in range(3)]
+    answers = [process.communicate(timeout=300) for process in processes]
+    assert [process.returncode for process in processes] == [0, 0, 0], answers
+    assert len({out for out, _ in answers}) == 1
+    assert "Traceback" not in "".join(err for _, err in answers)
+    assert Path("other/shared.db").is_file()
+
+
+@pytest.mark.parametrize(
+    ("uri", "hint"),
+    [
+        ("localhost:5000", "a server is named with its scheme: http://localhost:5000"),
+        ("10.0.0.1:80/x", "a server is named with its scheme: http://10.0.0.1:80/x"),
+        ("./mlruns", "null is the store of this project"),
+        ("mlruns", "null is the store of this project"),
+        ("file:///tmp/mlruns", "null is the store of this project"),
+    ],
+)
+def test_a_uri_that_names_no_store_is_refused_with_the_right_spelling(uri: str, hint: str) -> None:
+    with pytest.raises(UserError, match=r"tracking\.uri: ") as error:
+        made_settings(tracking={"uri": uri})
+    assert hint in str(error.value)
+
+
+def test_each_profile_has_its_own_experiment_and_registered_model() -> None:
+    own = made_settings(profile="my data", gate={"registered_model": None})
+    assert (own.experiment, own.registered_model) == ("leap-my data", "leap-my-data")
+    assert (SETTINGS.experiment, SETTINGS.registered_model) == ("leap-embedded", "leap")
 
 
 class FailingClient:
@@ -374,8 +493,8 @@ class FailingClient:
 
 
 def test_a_store_that_fails_slowly_costs_little_and_stops_nothing(project: Path, caplog) -> None:
-    client: Any = FailingClient()
-    tracking = Tracking(SETTINGS, "http://gone", client, "1")
+    client = FailingClient()
+    tracking = Tracking(SETTINGS, "http://gone", guarded(client), "1")
     started = time.monotonic()
     steps = 0
     with tracking.training_run("leap", 1, {}) as run:

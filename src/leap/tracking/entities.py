@@ -89,6 +89,8 @@ def history_numbers(history: Path) -> list[Number]:
             continue  # a line that was cut short when the training was killed
         step = int(row["step"])
         numbers += [
-            (key, float(value), step) for key, value in history_metrics(row).items() if math.isfinite(value)
+            (key, float(value), step)
+            for key, value in history_metrics(row).items()
+            if isinstance(value, int | float) and math.isfinite(value)
         ]
     return numbers
