@@ -78,8 +78,8 @@ def test_latency(project: Path, make_folder: MakeFolder) -> None:
     assert done.returncode == 0, done.stderr
     assert "| monitored | 1 |" in done.stdout
     found = json.loads((project / "latency.json").read_text())
-    paths = {"full", "exit", "monitored", "truncated", *(f"layer_{layer}" for layer in range(1, 6))}
-    assert {row["path"] for row in found["rows"]} == paths
+    assert {row["path"] for row in found["rows"]} == {"full", "exit", "monitored", "truncated"}
+    assert [row["layer"] for row in found["by_layer"]] == [1, 2, 3, 4, 5]
     assert found["environment"]["cpu"]
     assert found["exit_rule"] == {"threshold": 0.95, "min_layer": 5, "patience": 1}
     for wrong, message in ((("--length", "7"), "lengths.1"), (("--min-layer", "9"), "min_layer 9")):

@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from tiny_models import MakeFolder
 
 from leap.core.errors import UserError
 from leap.core.settings.evaluation import LatencySettings
@@ -38,13 +39,14 @@ def layer_clock(tiny_model: LeapEncoder, monkeypatch: pytest.MonkeyPatch) -> Non
 
     def milliseconds(path: latency.Forward, batch: Batch) -> float:
         computed: list[int] = []
-        hooks = [
-            layer.register_forward_hook(lambda _, inputs, __: computed.append(inputs[1].rows))
-            for layer in tiny_model.encoder.layers
-        ]
+
+        def count_rows(module: torch.nn.Module, inputs: tuple[torch.Tensor, Batch], _: torch.Tensor) -> None:
+            if type(module) is type(tiny_model.encoder.layers[0]):
+                computed.append(inputs[1].rows)
+
+        hook = torch.nn.modules.module.register_module_forward_hook(count_rows)
         path(batch)
-        for hook in hooks:
-            hook.remove()
+        hook.remove()
         return float(sum(computed))
 
     monkeypatch.setattr(latency, "cpu_timer", milliseconds)
@@ -54,20 +56,13 @@ def layer_clock(tiny_model: LeapEncoder, monkeypatch: pytest.MonkeyPatch) -> Non
 def test_every_path_computes_what_its_row_says(tiny_model: LeapEncoder, sentences: list[str]) -> None:
     figures = latency_figures(tiny_model, sentences, MIXED, settings(iterations=50), seed=1)
     rows = {(row["path"], row["batch"]): row for row in figures["rows"]}
-    layers = {f"layer_{layer}": layer for layer in range(1, 6)}
-    assert set(rows) == {
-        *((path, size) for path in ("full", "exit", "monitored", "truncated") for size in (1, 8)),
-        *((path, 1) for path in layers),
-    }
+    assert set(rows) == {(path, size) for path in ("full", "exit", "monitored", "truncated") for size in (1, 8)}
     for (path, size), row in rows.items():
         assert row["device"] == "cpu"
         assert row["ms_mean"] == pytest.approx(size * row["expected_layers"])
         assert row["over"] == "full"
         assert row["speed_up"] == rows["full", size]["ms_p50"] / row["ms_p50"]
         assert row["speed_up_ci95"][0] <= row["speed_up"] <= row["speed_up_ci95"][1]
-        if path in layers:
-            assert row["ms_p50"] == row["expected_layers"] == layers[path]
-            assert row["layer_reduction_realised"] == pytest.approx(1.0)
         if path in ("full", "monitored"):
             assert row["expected_layers"] == 5
     assert rows["full", 8]["monitoring_overhead"] is None
@@ -169,6 +164,26 @@ def noisy_clock(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         latency, "cpu_timer", lambda *_: float(2 * noise.uniform(0.5, 1.5) * (1 + 0.002 * next(calls)))
     )
+
+
+@pytest.mark.usefixtures("layer_clock")
+def test_every_layer_and_the_teacher_are_timed_for_the_frontier(
+    tiny_model: LeapEncoder, make_folder: MakeFolder, sentences: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown = settings(batch_sizes=[4, 1], lengths=["sentences", 16])
+    teacher = LeapEncoder(make_folder(layers=3, width=24), "cpu")
+    figures = latency_figures(tiny_model, sentences, MIXED, shown, seed=1, teacher=teacher)
+    assert [row["layer"] for row in figures["by_layer"]] == [1, 2, 3, 4, 5]
+    for row in figures["by_layer"]:
+        assert (row["batch"], row["length"]) == (1, "sentences")
+        assert row["ms_p50"] == row["layer"]
+        assert row["speed_up"] == 5 / row["layer"]
+    assert (figures["teacher"]["layer"], figures["teacher"]["batch"]) == (3, 1)
+    assert figures["teacher"]["ms_p50"] == 3.0
+    # Where the teacher makes other tokens of the same sentences, its batches would be others.
+    monkeypatch.setattr(teacher, "tokenizer", lambda texts: [[2, 3] for _ in texts])
+    figures = latency_figures(tiny_model, sentences, MIXED, shown, seed=1, teacher=teacher)
+    assert figures["teacher"] is None
 
 
 @pytest.mark.usefixtures("noisy_clock")

@@ -46,13 +46,12 @@ def exits_of(model: Any, batches: list[Batch]) -> torch.Tensor:
 @torch.inference_mode()
 def test_every_path_computes_what_its_row_says(on_card: Any, batches: list[Batch]) -> None:
     exits = exits_of(on_card, batches)
-    paths, engine = latency.own_paths(on_card, RULE, batches, exits, by_layer=True)
+    paths, engine = latency.own_paths(on_card, RULE, batches, exits)
     assert engine == "graphs"
     mean = exits.double().mean().item()
     assert {name: path.layers for name, path in paths.items()} == {
         "full": 5, "exit": mean, "monitored": 5, "truncated": round(mean), "graph": 5,
         "graph_truncated": round(mean), "eager": 5, "eager_exit": mean,
-        "layer_1": 1, "layer_2": 2, "layer_3": 3, "layer_4": 4, "layer_5": 5,
     }  # fmt: skip
     for batch in batches:
         full = layer_forward(on_card.encoder, batch, 5)
@@ -63,14 +62,25 @@ def test_every_path_computes_what_its_row_says(on_card: Any, batches: list[Batch
             torch.testing.assert_close(found[name][0], full)
             assert found[name][1].tolist() == [5, 5, 5]
         torch.testing.assert_close(found["truncated"][0], cut)
-        for layer in range(1, 6):
-            torch.testing.assert_close(found[f"layer_{layer}"][0], layer_forward(on_card.encoder, batch, layer))
         torch.testing.assert_close(found["exit"][0], expected)
         assert found["exit"][1].tolist() == layers.tolist()
         torch.testing.assert_close(found["graph"], full)
         torch.testing.assert_close(found["graph_truncated"], cut)
         torch.testing.assert_close(found["eager"], full)
         torch.testing.assert_close(found["eager_exit"][0], expected)
+
+
+@torch.inference_mode()
+def test_every_layer_by_the_fast_path(on_card: Any, batches: list[Batch]) -> None:
+    paths = latency.frontier_paths(on_card, batches, on_card)
+    assert [(name, path.layers) for name, path in paths.items()] == [
+        ("layer_1", 1), ("layer_2", 2), ("layer_3", 3), ("layer_4", 4), ("layer_5", 5), ("teacher", 5),
+    ]  # fmt: skip
+    for batch in batches:
+        for path in paths.values():
+            vectors, layers = path.forward(batch)
+            torch.testing.assert_close(vectors, layer_forward(on_card.encoder, batch, int(path.layers)))
+            assert layers.tolist() == [path.layers] * 3
 
 
 def test_a_fast_path_must_take_every_batch(on_card: Any, batches: list[Batch]) -> None:
@@ -84,7 +94,7 @@ def test_rows_of_a_card(on_card: Any, batches: list[Batch], monkeypatch: pytest.
         return 1.0 if calls > 1 else 3.0
 
     monkeypatch.setattr(latency_cuda, "between_events", between)
-    rows = latency._rows_of(on_card, batches, "sentences", RULE, {}, 2, 1, by_layer=False)
+    rows = latency._rows_of(on_card, batches, "sentences", RULE, {}, 2, 1)
     by_path = {row["path"]: row for row in rows}
     assert set(by_path) == {
         "full", "exit", "monitored", "truncated", "graph", "graph_truncated", "eager", "eager_exit",
@@ -110,7 +120,7 @@ def test_exits_are_compared_with_the_best_full_depth(
         return {name: np.full((5, len(batches)), taken.get(name, 3.0)) for name in paths}
 
     monkeypatch.setattr(latency, "timed", timed)
-    rows = latency._rows_of(on_card, batches, "sentences", RULE, {}, 0, 1, by_layer=False)
+    rows = latency._rows_of(on_card, batches, "sentences", RULE, {}, 0, 1)
     by_path = {row["path"]: row for row in rows}
     assert {row["over"] for row in rows} == {"graph"}
     assert by_path["exit"]["speed_up"] == 1.25

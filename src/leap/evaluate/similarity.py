@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from leap.core.settings.evaluation import EvaluationSettings
 from leap.data.pairs import Pairs
 from leap.evaluate.duplicates import duplicate_scores
-from leap.evaluate.encode import layer_vectors, token_counts
+from leap.evaluate.encode import full_vectors, layer_vectors, token_counts
 from leap.evaluate.gain import matched_oracle, spearman_gains
 from leap.evaluate.layers import interpolated
 from leap.evaluate.lengths import Integers, Mask, length_bins
@@ -62,6 +62,7 @@ def measure_sts(
     task: Literal["similarity", "duplicates"],
     settings: EvaluationSettings,
     vectors: Path,
+    teacher: LeapEncoder | None = None,
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Measure a model on one set of scored pairs, with its own exit rule.
 
@@ -71,6 +72,7 @@ def measure_sts(
         task: duplicates adds average precision and the best F1 over all thresholds.
         settings: batches, bins, resamples and the bound of the cache.
         vectors: the folder of the vector cache.
+        teacher: the model whose own correlation is given too.
 
     Returns:
         Everything in sts/<set>.json below its head, and the columns of sts/<set>.parquet.
@@ -80,7 +82,18 @@ def measure_sts(
     figures = similarity_figures(
         cosines, pairs.scores, task, settings.bootstrap, settings.seed, settings.length_bins
     )
+    figures["spearman_teacher"] = None if teacher is None else full_depth_spearman(teacher, pairs, settings, cache)
     return figures, pair_columns(cosines, pairs.scores)
+
+
+def full_depth_spearman(
+    model: LeapEncoder, pairs: Pairs, settings: EvaluationSettings, cache: VectorCache | None
+) -> float:
+    """Compute a model's correlation at full depth alone."""
+    vectors = full_vectors(model, pairs.sentences(), settings.batch_size, "teacher", cache).double()
+    place = {text: number for number, text in enumerate(pairs.sentences())}
+    one, two = (vectors[[place[text] for text in side]] for side in (pairs.sentence1, pairs.sentence2))
+    return spearman(F.cosine_similarity(one, two, dim=-1).numpy().round(9), pairs.scores)
 
 
 def pair_cosines(

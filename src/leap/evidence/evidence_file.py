@@ -30,9 +30,9 @@ HEAD = (
 _ENCODING = tuple(f"evaluation.{key}" for key in ("batch_size", "device", "length_bins", "bootstrap", "seed"))
 MEASURED_BY = {
     "diagnose": ("evaluation", "teacher"),
-    "sts": _ENCODING,
+    "sts": (*_ENCODING, "teacher"),
     "retrieval": (*_ENCODING, "teacher"),
-    "latency": ("latency", "evaluation.primary_set", "evaluation.seed"),
+    "latency": ("latency", "evaluation.primary_set", "evaluation.seed", "teacher"),
 }
 PACKAGE = Path(leap.__file__).parent
 # The packages of leap whose code decides what is measured.

@@ -4,7 +4,8 @@ full        all layers, pooled once
 exit        Algorithm 1
 monitored   Algorithm 1 with a threshold that no cosine reaches: every check is made and no row leaves
 truncated   cut at exit's expected depth, rounded: what fixed depth gives for the same number of layers
-layer_1...  every row at one layer, for batches of the smallest size: the frontier's milliseconds
+
+and for the frontier, on batches of the smallest size, every row at each layer in turn, and the teacher.
 
 On a CUDA card there are more, and another clock (`leap.latency.timing_cuda`). Other libraries are compared by
 `tools/benchmark_libraries.py`.
@@ -44,6 +45,7 @@ PASSES = 5
 DRAWS = 1000
 # Ways to compute all layers without a check; exits have to beat the fastest of them.
 FULL_DEPTH = ("full", "graph", "eager")
+LAYER, TEACHER = "layer_", "teacher"
 # A cosine lies at or below 1: with this threshold no row leaves.
 UNREACHABLE = 2.0
 
@@ -68,6 +70,7 @@ def latency_figures(
     settings: "LatencySettings",
     seed: int,
     others: Mapping[str, Prepare] | None = None,
+    teacher: LeapEncoder | None = None,
 ) -> dict[str, Any]:
     """Measure everything in latency.json below its head (docs/architecture.md).
 
@@ -79,6 +82,7 @@ def latency_figures(
         seed: of the choice of sentences, and of the intervals.
         others: further ways to compute the full model, by name: each takes the drawn batches and returns what
             is timed on them.
+        teacher: is timed too where its tokens are the model's.
 
     Raises:
         UserError: the path that the model was told to take does not work here.
@@ -87,22 +91,33 @@ def latency_figures(
     precision = settings.precision if model.device.type == "cuda" else "fp32"
     if precision == "fp16":
         model.half()
+    if teacher is not None and teacher.tokenizer(sentences) != model.tokenizer(sentences):
+        teacher = None  # the same sentences are other batches
+    if teacher is not None and precision == "fp16":
+        teacher.half()
     ways = model.paths.names()
     token_ids = model.tokenizer(sentences)
     batches = max(1, settings.iterations // PASSES)
     smallest = min(settings.batch_sizes)
-    rows = []
+    rows: list[dict[str, Any]] = []
+    frontier: dict[str, dict[str, Any]] = {}
     for length in settings.lengths:
         limit = model.tokenizer.max_length
         ids = token_ids if length == "sentences" else joined_rows(token_ids, min(length, limit), seed)
         for size in settings.batch_sizes:
             drawn = [batch.to(model.device) for batch in random_batches(ids, size, batches, seed)]
-            by_layer = size == smallest
-            prepared = {name: prepare(drawn) for name, prepare in (others or {}).items()}
-            rows += _rows_of(model, drawn, length, rule, prepared, settings.warmup, seed, by_layer)
+            depth = model.depth
+            paths = {name: TimedPath(prepare(drawn), depth) for name, prepare in (others or {}).items()}
+            if size == smallest and length == settings.lengths[0]:
+                paths |= frontier_paths(model, drawn, teacher)
+            timed_rows = _rows_of(model, drawn, length, rule, paths, settings.warmup, seed)
+            rows += [row for row in timed_rows if not is_frontier(row)]
+            frontier |= {row["path"]: frontier_row(row) for row in timed_rows if is_frontier(row)}
     exits = next(row for row in rows if row["path"] == "exit" and row["batch"] == smallest)
     return {
         "rows": rows,
+        "by_layer": [row for path, row in frontier.items() if path != TEACHER],
+        "teacher": frontier.get(TEACHER),
         "speed_up": exits["speed_up"],
         "speed_up_ci95": exits["speed_up_ci95"],
         "floor": floor(model.encoder.layers, model.device),
@@ -148,7 +163,7 @@ def random_batches(token_ids: Sequence[list[int]], size: int, number: int, seed:
 
 
 def own_paths(
-    model: LeapEncoder, rule: ExitRule, batches: Sequence[Batch], exits: Tensor, by_layer: bool
+    model: LeapEncoder, rule: ExitRule, batches: Sequence[Batch], exits: Tensor
 ) -> tuple[dict[str, TimedPath], str]:
     """Return the ways through the encoder, and the name of the path by which it computes such batches.
 
@@ -157,20 +172,17 @@ def own_paths(
         rule: the exit rule.
         batches: on the model's device.
         exits: [batches, B] int64, the layers at which their rows leave.
-        by_layer: add `layer_1` to `layer_<L>`, every row at that layer.
     """
     encoder, depth = model.encoder, model.depth
     monitor = ExitRule(UNREACHABLE, rule.min_layer, rule.patience)
     expected = exits.double().mean().item()
     cut = round(expected)
-    fixed = {f"layer_{layer}": layer for layer in range(1, depth + 1)} if by_layer else {}
-    layers = {"exit": expected, "truncated": cut, "graph_truncated": cut, "eager_exit": expected, **fixed}
+    layers = {"exit": expected, "truncated": cut, "graph_truncated": cut, "eager_exit": expected}
     calls: dict[str, Forward] = {
         "full": lambda batch: layer_forward(encoder, batch, depth),
         "exit": lambda batch: exit_forward(encoder, batch, rule),
         "monitored": lambda batch: exit_forward(encoder, batch, monitor),
         "truncated": lambda batch: layer_forward(encoder, batch, cut),
-        **{name: partial(exit_forward, encoder, policy=Fixed(layer)) for name, layer in fixed.items()},
     }
     engine = "eager"
     if model.device.type == "cuda":
@@ -178,10 +190,42 @@ def own_paths(
         if fast is not None:
             engine = fast.name
             plans = latency_cuda.own_plans(depth, rule, monitor, cut)
-            plans |= {name: fixed_plan(layer, depth) for name, layer in fixed.items()}
             calls = latency_cuda.placed_calls(fast, batches, plans, exits)
         calls |= latency_cuda.plain_calls(model, rule, cut, batches)
     return {name: TimedPath(call, layers.get(name, depth)) for name, call in calls.items()}, engine
+
+
+def frontier_paths(
+    model: LeapEncoder, batches: Sequence[Batch], teacher: LeapEncoder | None
+) -> dict[str, TimedPath]:
+    """Return the ways to leave at every layer, `layer_1` to `layer_<L>`, and `teacher`, by name."""
+    fixed = {f"{LAYER}{layer}": layer for layer in range(1, model.depth + 1)}
+    paths = {name: TimedPath(call, fixed[name]) for name, call in _fixed_calls(model, batches, fixed).items()}
+    if teacher is not None:
+        depth = teacher.depth
+        paths[TEACHER] = TimedPath(_fixed_calls(teacher, batches, {TEACHER: depth})[TEACHER], depth)
+    return paths
+
+
+def _fixed_calls(model: LeapEncoder, batches: Sequence[Batch], layers: dict[str, int]) -> dict[str, Forward]:
+    """Every row at one layer, by the path that the model takes for such batches."""
+    fast = latency_cuda.fast_path(model, batches) if model.device.type == "cuda" else None
+    if fast is None:
+        return {name: partial(exit_forward, model.encoder, policy=Fixed(layer)) for name, layer in layers.items()}
+    plans = {name: fixed_plan(layer, model.depth) for name, layer in layers.items()}
+    exits = torch.full((len(batches), batches[0].rows), model.depth)
+    return latency_cuda.placed_calls(fast, batches, plans, exits)
+
+
+def is_frontier(row: dict[str, Any]) -> bool:
+    """Say whether a row is of a layer or of the teacher rather than of a way that is served."""
+    return row["path"] == TEACHER or str(row["path"]).startswith(LAYER)
+
+
+def frontier_row(row: dict[str, Any]) -> dict[str, Any]:
+    """Shorten a row to its number of layers, its time and its speed-up."""
+    names = ("batch", "length", "tokens", "ms_p50", "ms_p95", "ms_p99", "speed_up", "speed_up_ci95", "over")
+    return {"layer": row["expected_layers"], **{name: row[name] for name in names}}
 
 
 def _rows_of(
@@ -189,16 +233,15 @@ def _rows_of(
     batches: list[Batch],
     length: str | int,
     rule: ExitRule,
-    others: dict[str, Forward],
+    others: dict[str, TimedPath],
     warmup: int,
     seed: int,
-    by_layer: bool,
 ) -> list[dict[str, Any]]:
     """Time the rows of one length and batch size."""
     depth = model.depth
     exits = torch.stack([exit_forward(model.encoder, batch, rule)[1] for batch in batches])
-    paths, engine = own_paths(model, rule, batches, exits, by_layer)
-    paths |= {name: TimedPath(forward, depth) for name, forward in others.items()}
+    paths, engine = own_paths(model, rule, batches, exits)
+    paths |= others
     on_card = model.device.type == "cuda"
     forwards = {name: path.forward for name, path in paths.items()}
     times = timed(forwards, batches, warmup, latency_cuda.burst_timer() if on_card else cpu_timer)

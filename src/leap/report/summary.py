@@ -6,6 +6,7 @@ from typing import Any
 from leap.core.settings import Settings
 from leap.evidence.bounds import recommended
 from leap.evidence.evidence_file import HEAD, Evidence
+from leap.evidence.frontier import frontier
 from leap.evidence.spread import spread
 from leap.gate.verdict import role
 from leap.report.average import average
@@ -61,6 +62,7 @@ def summarise(
         "hardware": hardware(evidence),
         "primary_set": settings.evaluation.primary_set,
         "run": run,
+        "frontier": frontier(evidence, settings.evaluation.primary_set),
         "variants": variants,
     }
 
@@ -88,6 +90,7 @@ def one_checkpoint(evidence: Evidence, verdict: dict[str, Any] | None, settings:
         "retrieval": {name: body(evidence.retrieval.get(name)) for name in settings.retrieval},
         "gate": verdict and {key: verdict[key] for key in ("passed", "checks", "primary_metric")},
         "latency": (evidence.latency or {}).get("rows"),
+        "latency_by_layer": (evidence.latency or {}).get("by_layer"),
         "speed_up": (evidence.latency or {}).get("speed_up"),
         "speed_up_ci95": (evidence.latency or {}).get("speed_up_ci95"),
         "floor": (evidence.latency or {}).get("floor"),
