@@ -7,7 +7,8 @@ from leap.latency.cost import Spending, amortisation, lines
 
 
 def row(path: str, batch: int, ms: float, **other: Any) -> dict[str, Any]:
-    shown = {"expected_layers": 12, "speed_up": 1.0, "monitoring_overhead": None, "tokens": 14.0}
+    shown: dict[str, Any] = {"expected_layers": 12, "speed_up": 1.0, "over": "full", "length": "sentences"}
+    shown["monitoring_overhead"] = None
     return {"path": path, "batch": batch, "ms_p50": ms, **shown, **other}
 
 
@@ -16,10 +17,12 @@ LATENCY = {
         row("full", 1, 8.0),
         row("exit", 1, 5.0, expected_layers=6.0, speed_up=1.6),
         row("monitored", 1, 9.6, monitoring_overhead=0.2),
-        row("full", 1, 40.0, tokens=128.0),
+        row("full", 1, 40.0, length=128),
+        row("exit", 1, 30.0, length=128),
         row("full", 32, 64.0),
         row("exit", 32, 70.0, speed_up=0.9),
-    ]
+    ],
+    "protocol": {"speed_up_at_length": "sentences"},
 }
 
 
@@ -33,6 +36,14 @@ def test_the_estimate_by_hand() -> None:
     assert found["texts_to_pay_back"] == 67_200_000
     # Checks of 20 %: 12 layers without cost as much as 10 with them (the paper: "recovered below 10").
     assert found["pays_below_layer"] == pytest.approx(10.0)
+
+
+def test_the_times_are_those_that_were_measured() -> None:
+    """An exit of 5 ms costs 5 ms, whatever the speed-up says; full depth is its fastest way."""
+    exited = row("exit", 1, 5.0, over="graph", speed_up=1.2)
+    rows = [row("full", 1, 8.0), row("graph", 1, 6.0), exited]
+    found = amortisation({**LATENCY, "rows": rows}, 1, Spending(1_000, 1.0))
+    assert (found["ms_full"], found["ms_exit"]) == (6.0, 5.0)
 
 
 def test_prices() -> None:

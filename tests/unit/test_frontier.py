@@ -81,5 +81,5 @@ def test_spaces_that_differ_have_no_way_in_the_teachers_index() -> None:
 
 
 def test_a_checkpoint_that_was_not_measured_has_no_rows() -> None:
-    nothing = Evidence("leap", 1, None, None, {}, {}, None)
+    nothing = Evidence("leap", 1, None, None, None, {}, {}, None)
     assert frontier({("leap", 1): nothing}, "software") == []

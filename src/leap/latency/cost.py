@@ -15,7 +15,7 @@ MS_AN_HOUR = 3_600_000
 
 @dataclass(frozen=True)
 class Spending:
-    """What is known beside the latency.
+    """What is known next to the latency.
 
     daily: texts embedded a day.
     training_hours: machine hours of the one training.
@@ -45,10 +45,9 @@ def amortisation(latency: dict[str, Any], batch: int, spending: Spending) -> dic
     Raises:
         UserError: the file has no such rows.
     """
-    full, exited = (_row(latency, path, batch) for path in ("full", "exit"))
-    ms_full = full["ms_p50"] / batch
-    # The speed-up weighs each batch by its work, which a ratio of two medians does not.
-    ms_exit = ms_full / exited["speed_up"]
+    exited = _row(latency, "exit", batch)
+    full = _row(latency, exited["over"], batch)  # the fastest way through all layers
+    ms_full, ms_exit = full["ms_p50"] / batch, exited["ms_p50"] / batch
     hours_full, hours_exit = (spending.daily * ms / MS_AN_HOUR for ms in (ms_full, ms_exit))
     saved_a_day = (hours_full - hours_exit) * spending.serving_price
     cost = spending.training_hours * spending.training_price
@@ -112,6 +111,6 @@ def _row(latency: dict[str, Any], path: str, batch: int) -> dict[str, Any]:
 
 
 def _rows(latency: dict[str, Any], path: str, batch: int) -> list[dict[str, Any]]:
-    """Shortest texts first, where several lengths were timed."""
-    rows = [row for row in latency["rows"] if row["path"] == path and row["batch"] == batch]
-    return sorted(rows, key=lambda row: row["tokens"])
+    """The rows of a path at a batch size, of the length that was timed first: whole sentences, by default."""
+    wanted = (path, batch, latency["protocol"]["speed_up_at_length"])
+    return [row for row in latency["rows"] if (row["path"], row["batch"], row["length"]) == wanted]
