@@ -1,32 +1,54 @@
-"""An examination as one HTML page with its pictures: no file beside it, nothing from the network."""
+"""An examination as one HTML page with its pictures, by the report's templates: nothing from the network."""
 
-from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, FileSystemLoader
-from markupsafe import Markup
-
-import leap
+from leap.doctor.doctor_text import adaptivity, checklist_grid, word_of
 from leap.evidence.bounds import ENOUGH_NEIGHBOURS
+from leap.report import page as report_page
 from leap.report import plots
+from leap.report.grid import Grid
+from leap.report.sections import FIGURES, LAYERS, LENGTHS, grid, length_rows
 
-TEMPLATES = Path(leap.__file__).parent / "doctor" / "templates"
+SYMPTOMS_NOTE = (
+    "The first three are the paper's (section 5.2). The fourth is what they miss: the rule sees that a vector "
+    "stands still, not where it stands."
+)
 
 
 def render(found: dict[str, Any]) -> str:
-    """The page.
+    """The examination as one HTML page that needs nothing else.
 
     Args:
         found: the result of `leap.doctor.examine.examined`.
     """
-    environment = Environment(
-        loader=FileSystemLoader(TEMPLATES), autoescape=True, trim_blocks=True, lstrip_blocks=True
+    symptoms = [[item["name"], word_of(item), item["words"]] for item in found["symptoms"]]
+    diagnosis = found["diagnosis"]
+    return report_page.render(
+        "doctor.html.j2",
+        found=found,
+        symptoms=Grid(("symptom", "", "figures"), symptoms, words=3),
+        symptoms_note=SYMPTOMS_NOTE,
+        checklist=checklist_grid(found),
+        pictures=[(caption, report_page.picture(svg)) for caption, svg in pictures(found)],
+        layers=grid(LAYERS, diagnosis["layers"]),
+        rules=rule_grid(diagnosis),
+        lengths=grid(LENGTHS, length_rows(diagnosis["by_length"] or [])),
+        adaptivity=adaptivity(diagnosis),
     )
-    template = environment.get_template("doctor.html.j2")
-    return template.render(found=found, diagnosis=found["diagnosis"], pictures=pictures(found))
 
 
-def pictures(found: dict[str, Any]) -> list[tuple[str, Markup]]:
+def rule_grid(diagnosis: dict[str, Any]) -> Grid:
+    """The rules that no other beats for their number of layers."""
+    words = {True: "passes", False: "-"}
+    rows = [
+        {**row, "checklist": "passes: recommended" if row == diagnosis["recommended"] else words[row["passes"]]}
+        for row in sorted(diagnosis["sweep"], key=lambda row: row["expected_layers"])
+        if row["efficient"]
+    ]
+    return grid(f"theta=threshold:2; min_layer:0; {FIGURES}; checklist", rows, words=0, last_words=True)
+
+
+def pictures(found: dict[str, Any]) -> list[tuple[str, str]]:
     """Caption and SVG of each picture."""
     name = found["model"].rstrip("/").rpartition("/")[2]
     layers = [{"variant": name, **row} for row in found["diagnosis"]["layers"]]
@@ -35,21 +57,19 @@ def pictures(found: dict[str, Any]) -> list[tuple[str, Markup]]:
         for rule, key in (("deployable rule", "converged"), ("oracle", "near_final"))
         for row in layers
     ]
-    threshold = found["exit_rule"]["threshold"]
-    drawn = [
+    theta = found["exit_rule"]["threshold"]
+    return [
         (
-            f"Similarity of each layer to the last one; the line is theta, {threshold:g}",
-            plots.by_layer(layers, "similarity_to_final", "cosine to the last layer", threshold),
+            f"Similarity of each layer to the last one; dotted: theta, {theta:g}",
+            plots.by_layer(layers, "similarity_to_final", "cosine to the last layer", theta),
         ),
         (
-            f"Stability: each layer against the one before, which is what the rule sees; the line is theta, "
-            f"{threshold:g}",
-            plots.by_layer(layers, "stability", "cosine to the layer before", threshold),
+            f"Each layer against the one before, which is what the rule sees; dotted: theta, {theta:g}",
+            plots.by_layer(layers, "stability", "cosine to the layer before", theta),
         ),
         (
-            f"Neighbours kept (NN@10) at each layer; the line is the checklist's {ENOUGH_NEIGHBOURS:g}",
+            f"Neighbours that stay (NN@10) at each layer; dotted: the checklist's {ENOUGH_NEIGHBOURS:g}",
             plots.by_layer(layers, "nn_at_10", "NN@10", ENOUGH_NEIGHBOURS),
         ),
         ("Where sentences leave", plots.exit_distribution(leaving)),
     ]
-    return [(caption, Markup(svg)) for caption, svg in drawn]  # nosec B704  # matplotlib escapes its text

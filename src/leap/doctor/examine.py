@@ -1,24 +1,32 @@
 """One model, examined: what `leap doctor` prints, draws, and gives as JSON."""
 
 import time
+from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+import torch
 from torch.nn import functional as F
 
 from leap.core.environment import environment
 from leap.core.errors import UserError
 from leap.core.settings.evaluation import EvaluationSettings, SweepSettings
 from leap.doctor.doctor_sentences import Sample
-from leap.doctor.overhead import monitoring_overhead
 from leap.doctor.symptoms import costly_checks, false_convergence, flat_curve, zero_exits
 from leap.evaluate.encode import layer_vectors, token_counts
 from leap.evaluate.examination import examine
 from leap.evidence.bounds import ENOUGH_EXITS, ENOUGH_NEIGHBOURS, NEAR
 from leap.exits import ExitRule, LeapEncoder
+from leap.exits.forward import exit_forward, layer_forward
 from leap.exits.rules import at_layers, converged
+from leap.latency.timing import UNREACHABLE, cpu_timer, speed_up, timed
+from leap.latency.timing_cuda import single_timer
+from leap.models.batches import pack
 from leap.models.folder import hash_weights
 
 BATCH = 64
+# So many sentences are timed, each a few times.
+TIMED = 10
 
 
 def examined(name: str, model: LeapEncoder, chosen: Sample, rule: ExitRule) -> dict[str, Any]:
@@ -74,6 +82,28 @@ def examined(name: str, model: LeapEncoder, chosen: Sample, rule: ExitRule) -> d
         "latency": speed,
         "environment": environment(str(model.device)),
         "seconds": time.perf_counter() - started,
+    }
+
+
+@torch.inference_mode()
+def monitoring_overhead(model: LeapEncoder, sentences: Sequence[str], rule: ExitRule) -> dict[str, Any]:
+    """Time full depth with and without checks, one sentence at a time, in the same rounds.
+
+    Returns:
+        `ms_full` and `ms_monitored`, medians, and `overhead`, the ratio of the two less 1, with its 95 % interval.
+    """
+    batches = [pack([row]).to(model.device) for row in model.tokenizer(list(sentences[:TIMED]))]
+    monitor = ExitRule(UNREACHABLE, rule.min_layer, rule.patience)
+    paths = {
+        "full": lambda batch: layer_forward(model.encoder, batch, model.depth),
+        "monitored": lambda batch: exit_forward(model.encoder, batch, monitor),
+    }
+    times = timed(paths, batches, 3, single_timer if model.device.type == "cuda" else cpu_timer)
+    cost, (low, high) = speed_up(times["monitored"], times["full"], seed=17)
+    return {
+        **{f"ms_{name}": float(np.median(found)) for name, found in times.items()},
+        "overhead": cost - 1,
+        "overhead_ci95": [low - 1, high - 1],
     }
 
 

@@ -1,6 +1,6 @@
 """Proof of the evaluators: published scores of all-MiniLM-L6-v2, measured again on real data.
 
-`tools/prove_evaluators.py` measures and writes the file that the report shows; the tests marked real_data
+`tools/prove_evaluators.py` measures and writes them (results/*-evaluators); the tests marked real_data
 measure the same figures. Nobody's model is judged by an evaluator that misses a published score.
 """
 

@@ -50,7 +50,7 @@ def log_report(tracking: Tracking, project: Project) -> None:
     run = RunWriter.find(tracking, tags) or RunWriter.create(tracking, "report", tags, "stages/report.py")
     checksum = sha256_of(folder / "report.html")
     if not run.has("report", checksum):
-        for name in ("report.html", "report.md", "summary.json"):
+        for name in ("report.html", "paper.html", "report.md", "summary.json"):
             run.log_file(folder / name)
         if (folder / "plots").is_dir():
             run.log_file(folder / "plots", "plots")

@@ -33,6 +33,7 @@ METRICS: tuple[tuple[str, str, bool, str], ...] = (
         "more train.epochs, a lower loss.beta",
     ),
     (r"sts\.(.*\.)?adaptive_gain_vs_fixed_depth", "STS gained over the fixed depth", False, QUALITY),
+    (r"retrieval\.(?P<set>[^.]*)\.query_drop", "nDCG@10 lost on {set} where only queries exit", True, QUALITY),
     (r"retrieval\.(?P<set>[^.]*)\..*drop.*", "nDCG@10 lost on {set}", True, QUALITY),
     (r"latency\.speed_up", "speed-up", False, f"{SOONER}, or an idle machine (`dvc repro -sf benchmark_latency`)"),
 )
@@ -50,7 +51,7 @@ def figures(variant: Variant) -> dict[str, Any]:
         "sts_full": dig(variant, "sts", "spearman_full"),
         "sts_exit": dig(variant, "sts", "spearman_exit"),
         "ndcg_full": mean_ndcg(variant, "full"),
-        "ndcg_query_exit": mean_ndcg(variant, "query_exit"),
+        "ndcg_query": mean_ndcg(variant, "query_exit"),
         "ndcg_exit": mean_ndcg(variant, "exit"),
         "speed_up": variant["speed_up"],
         "passed": dig(variant, "gate", "passed"),
@@ -136,7 +137,7 @@ def finding(summary: dict[str, Any]) -> str:
         ends = f" [{interval[0]:.2f}, {interval[1]:.2f}]" if interval else ""
         gain += f" and is {found['speed_up']:.2f}{ends} times faster on this machine ({machine(summary)})"
     sts = f"STS {shown(found['sts_full'])} becomes {shown(found['sts_exit'])}"
-    queries, both = (_change(found, mode) for mode in ("ndcg_query_exit", "ndcg_exit"))
+    queries, both = (_change(found, mode) for mode in ("ndcg_query", "ndcg_exit"))
     if queries is not None:
         rest = f" ({both} where documents leave early too)" if both is not None else ""
         return (

@@ -65,6 +65,11 @@ def pictures(summary: dict[str, Any], evaluations: Path, studies: Studies) -> Pi
             plot_data.frontier_rows(summary),
             lambda rows: plots.curves(rows, ("ms a sentence, median", "Spearman"), "frontier"),
         ),
+        "queries": (
+            "Queries that leave at a layer, documents at full depth: mean nDCG@10 over the collections",
+            plot_data.query_rows(summary),
+            lambda rows: plots.curves(rows, ("layer of the query", "nDCG@10"), "queries"),
+        ),
         "losses": ("Training loss", plot_data.loss_rows(summary, evaluations), plots.losses),
         "pareto": (
             "leap cut at each layer, exited by theta, and by the oracle (study strategies)",
@@ -75,11 +80,6 @@ def pictures(summary: dict[str, Any], evaluations: Path, studies: Studies) -> Pi
             "leap cut or exited, and students of exactly so many layers (study fixed_depth)",
             plot_data.fixed_depth_rows(studies),
             lambda rows: plots.curves(rows, against_layers, "fixed-depth"),
-        ),
-        "widths": (
-            "Fewer layers and fewer dimensions: quality against layers times width saved (study widths)",
-            plot_data.width_rows(studies),
-            lambda rows: plots.curves(rows, ("layers times width saved, x", "Spearman"), "widths"),
         ),
     }
     return {name: (caption, function(rows), rows) for name, (caption, rows, function) in draw.items() if rows}
@@ -102,7 +102,7 @@ def render_report(summary: dict[str, Any], drawn: Pictures, studies: Studies, as
     """
     spread = {row["layer"] for row in drawn["exits"][2] if row["share"] > 0.01} if "exits" in drawn else set()
     first = [name if name != "exits" or len(spread) > 1 else "latency" for name in FIRST]
-    parts = sections(summary, studies, asked)
+    parts = list(sections(summary, studies, asked))
     return render(
         "report.html.j2",
         summary=summary,

@@ -94,14 +94,17 @@ def fixed_depth_rows(studies: Studies) -> Rows:
     return rows
 
 
-def width_rows(studies: Studies) -> Rows:
-    """Quality against all that is saved, layers times width, of the study of widths."""
-    figures = first_seed(studies, "widths", "leap") or {}
-    names = {"full": "full depth", "exit": "exited"}
-    return [
-        {"variant": names[row["path"]], "x": row["reduction"], "y": row["spearman"]}
-        for row in figures.get("widths", [])
-    ]
+def query_rows(summary: dict[str, Any]) -> Rows:
+    """Mean nDCG@10 over the collections of queries cut at a layer, in the index built at full depth."""
+    rows: Rows = []
+    for name, variant in summary["variants"].items():
+        sets = [(found or {}).get("by_query_layer") for found in variant["retrieval"].values()]
+        if sets and None not in sets:
+            rows += [
+                {"variant": name, "x": layer[0]["layer"], "y": sum(row["own_index"] for row in layer) / len(layer)}
+                for layer in zip(*sets, strict=True)
+            ]
+    return rows
 
 
 def latency_rows(summary: dict[str, Any]) -> Rows:
@@ -111,13 +114,11 @@ def latency_rows(summary: dict[str, Any]) -> Rows:
     """
     rows: Rows = []
     for name, variant in summary["variants"].items():
-        whole = sentence_rows(variant["latency"])
-        smallest = min((row["batch"] for row in whole), default=0)
         floor = dig(variant, "floor", "ms")
         rows += [
             {"variant": name, **row, "floor_ms": floor}
-            for row in whole
-            if row["batch"] == smallest and not row["path"].startswith("layer_")
+            for row in sentence_rows(variant["latency"])
+            if not row["path"].startswith("layer_")
         ]
     return rows
 
