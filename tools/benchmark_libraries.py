@@ -140,12 +140,12 @@ def _sentence_transformers(model: LeapEncoder) -> Padded:
     from sentence_transformers import SentenceTransformer
 
     library = SentenceTransformer(str(model.folder), device=str(model.device), local_files_only=True)
-    library = library.to(model.encoder.words.weight.dtype).eval()
+    library = library.to(model.encoder.weight.dtype).eval()
     return lambda ids, mask: library({"input_ids": ids, "attention_mask": mask})["sentence_embedding"]
 
 
 def _torch_compile(model: LeapEncoder) -> Padded:
-    pooled = _Pooled(model, "sdpa").to(model.device, model.encoder.words.weight.dtype)
+    pooled = _Pooled(model, "sdpa").to(model.device, model.encoder.weight.dtype)
     compiled: Padded = torch.compile(pooled, dynamic=True)
     return compiled
 
@@ -164,7 +164,7 @@ def _onnxruntime(model: LeapEncoder) -> Padded:
     with tempfile.TemporaryDirectory() as scratch:
         path = Path(scratch) / "model.onnx"
         with torch.inference_mode(False):
-            convert(model.folder, path, str(model.encoder.words.weight.dtype).removeprefix("torch."))
+            convert(model.folder, path, str(model.encoder.weight.dtype).removeprefix("torch."))
         session = onnxruntime.InferenceSession(path, options, providers=[_provider(provider, model.device)])
 
     def compute(ids: Tensor, mask: Tensor) -> Tensor:

@@ -1,5 +1,6 @@
 import json
 from math import log2
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -8,6 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tiny_models import MakeFolder
+from zoo import write_model
 
 from leap.data.beir import Collection
 from leap.evaluate.retrieval import (
@@ -310,3 +312,10 @@ def test_figures_by_length_and_the_table_of_queries(tiny_model: LeapEncoder, sen
     assert [row["tokens"] for row in shown["documents_by_length"]] == [[1, 8], [9, None]]
     assert sum(row["n"] for row in shown["documents_by_length"]) == 60
     assert all(0 < row["similarity"] <= 1 for row in shown["documents_by_length"])
+
+
+def test_any_architecture_is_ranked(tmp_path: Path, sentences: list[str]) -> None:
+    model = LeapEncoder(write_model(tmp_path / "electra", "electra"), "cpu")
+    found = figures(model, backwards(sentences), ExitRule(0.5, 2), 8, skip_own_id=False)
+    assert [row["layer"] for row in found["by_query_layer"]] == [1, 2, 3, 4]
+    assert 0 < found["ndcg_at_10_full"] <= 1

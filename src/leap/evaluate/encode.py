@@ -64,7 +64,7 @@ def layer_vectors(
     """
 
     def compute() -> dict[str, Tensor]:
-        vectors = torch.empty(model.depth + 1, len(sentences), model.encoder.config.width)
+        vectors = torch.empty(model.depth + 1, len(sentences), model.width)
         for rows, pooled in model.pooled_layers(sentences, batch_size):
             vectors[:, rows] = pooled
             if progress is not None:
@@ -92,7 +92,7 @@ def full_vectors(
     unique, back = _unique(texts)
 
     def compute() -> dict[str, Tensor]:
-        vectors = torch.empty(len(unique), model.encoder.config.width)
+        vectors = torch.empty(len(unique), model.width)
         with bar(total=len(unique), desc=what, unit="text") as progress:
             for start in range(0, len(unique), CHUNK):
                 for rows, pooled in model.pooled_layers(unique[start : start + CHUNK], batch_size):
@@ -134,7 +134,7 @@ def full_and_exited(
         UserError: the model gives vectors that are not finite.
     """
     unique, back = _unique(texts)
-    width = model.encoder.config.width
+    width = model.width
     full, exited = torch.empty(len(unique), width), torch.empty(len(unique), width)
     exits = torch.empty(len(unique), dtype=torch.int64)
     if cache is not None and len(unique) * (model.depth + 1) * full.element_size() * width > cache.limit:

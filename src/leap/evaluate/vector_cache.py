@@ -114,7 +114,7 @@ def entry_name(model: LeapEncoder, texts: Sequence[str], what: str) -> str:
                 "max_length": model.tokenizer.max_length,
                 "prompt": model.prompts.text(None, None),
                 "quantize": model.quantize,
-                "dtype": str(next(model.encoder.parameters()).dtype),
+                "dtype": str(model.encoder.weight.dtype),
                 "device": str(model.device),
             },
             "code": computing_code(PACKAGE),

@@ -7,19 +7,26 @@ import torch
 from torch import nn
 
 from leap.models.int8 import Int8Linear
+from leap.models.walk import Walkable
 
 # Large enough that no cache holds it.
 READ_BYTES = 2**28
 READS = 7
 
 
-def floor(layers: nn.ModuleList, device: torch.device) -> dict[str, Any]:
+def floor(encoder: Walkable, device: torch.device) -> dict[str, Any]:
     """Measure weight_bytes, bandwidth_bytes_per_second (the best of some reads) and ms, their ratio.
 
-    A model that a cache holds whole can be faster than this: it says what reading from memory takes.
+    Every weight counts but the tables of embeddings, of which a text reads a few rows. A model that a cache holds
+    whole can be faster than this: it says what reading from memory takes.
     """
-    weight_bytes = sum(tensor.numel() * tensor.element_size() for tensor in layers.parameters())
-    weight_bytes += sum(module.packed_bytes for module in layers.modules() if isinstance(module, Int8Linear))
+    assert isinstance(encoder, nn.Module)
+    tables = {
+        id(tensor) for part in encoder.modules() if isinstance(part, nn.Embedding) for tensor in part.parameters()
+    }
+    read = [tensor for tensor in encoder.parameters() if id(tensor) not in tables]
+    weight_bytes = sum(tensor.numel() * tensor.element_size() for tensor in read)
+    weight_bytes += sum(module.packed_bytes for module in encoder.modules() if isinstance(module, Int8Linear))
     bandwidth = measure_bandwidth(device)
     return {
         "weight_bytes": weight_bytes,

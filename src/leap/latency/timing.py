@@ -120,7 +120,7 @@ def latency_figures(
         "teacher": frontier.get(TEACHER),
         "speed_up": exits["speed_up"],
         "speed_up_ci95": exits["speed_up_ci95"],
-        "floor": floor(model.encoder.layers, model.device),
+        "floor": floor(model.encoder, model.device),
         "protocol": {
             "warmup": settings.warmup,
             "iterations": batches * PASSES,
