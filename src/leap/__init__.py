@@ -15,3 +15,7 @@ for name, value in {
     "TOKENIZERS_PARALLELISM": "true",
 }.items():
     os.environ.setdefault(name, value)
+
+# OpenMP reads this once, when torch is imported: threads that wait for others sleep instead of spinning. Spinning
+# ones take the cores from those that they wait for as soon as anything else runs (docs/training.md has the ratio).
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")

@@ -238,19 +238,10 @@ def calibrate(
     seed: Annotated[int, typer.Option(help="Of the parts that the sentences are split into.")] = 17,
 ) -> None:
     """Find exits, or a layer for queries, that are shown to be safe on held-out text (docs/exits.md)."""
-    from leap.core.files import must_be_new
-    from leap.core.project import stage_that_writes
     from leap.exits.calibrate.calibrate_folder import calibrate_folder, describe
     from leap.exits.calibrate.query_layer import QueryDemand, calibrate_queries_of_folder, describe_queries
     from leap.exits.calibrate.risk import Demand
 
-    if output is not None:
-        must_be_new(output)
-    elif stage := stage_that_writes(model):
-        raise UserError(
-            f"{model} is an output of DVC's stage {stage}: the next `dvc repro` would write it again, without "
-            "this calibration. Name a folder for a calibrated copy by --output"
-        )
     options: dict[str, Any] = {
         "column": column,
         "with_lens": lens,

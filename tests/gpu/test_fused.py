@@ -1,8 +1,8 @@
-"""The fused kernel against its slow twin, on the GPU.
+"""The fused kernel against its reference implementation, on the GPU.
 
     python -m pytest -o addopts="" tests/gpu
 
-Half precision: a row may leave elsewhere than in the twin only where a cosine lies within the kind's
+Half precision: a row may leave elsewhere than in the reference only where a cosine lies within the kind's
 tolerance of the threshold (random_encoders.KINDS); vectors that left together have at least its cosine.
 """
 
@@ -76,9 +76,9 @@ def compiled(fused: FusedEncoder) -> FusedEncoder:
 def engines(request: pytest.FixtureRequest) -> tuple[FusedEncoder, Encoder, float, float]:
     size, kind = request.param
     dtype, tolerance, least = KINDS[kind]
-    twin = random_encoder(*SIZES[size]).to(dtype)
+    reference = random_encoder(*SIZES[size]).to(dtype)
     fused = compiled(FusedEncoder(random_encoder(*SIZES[size]).to(dtype)))
-    return fused, twin, tolerance, least
+    return fused, reference, tolerance, least
 
 
 @pytest.fixture(scope="module")
@@ -87,19 +87,19 @@ def fused() -> FusedEncoder:
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_every_shape_equals_the_slow_twin(engines: tuple[FusedEncoder, Encoder, float, float], case: str) -> None:
-    fused, twin, tolerance, least = engines
+def test_every_shape_equals_the_reference(engines: tuple[FusedEncoder, Encoder, float, float], case: str) -> None:
+    fused, reference, tolerance, least = engines
     depth = fused.config.layers
     for shape in shapes(fused.config):
         lengths = sorted(min(length, shape.tokens) for length in CASES[case])
         batch = batch_of(lengths)
         placed = fused.place(batch, layout_of(lengths, shape, fused.processors, 8))
         for layer in (1, depth):
-            assert cosine(fused.at(placed, layer), layer_forward(twin, batch, layer)) >= least
-        pooled = twin(batch)
+            assert cosine(fused.at(placed, layer), layer_forward(reference, batch, layer)) >= least
+        pooled = reference(batch)
         for patience in (1, 2):
-            rule = spread_rule(twin, batch, 3, patience)
-            found, wanted = fused.run(placed, plan_for(rule, depth)), exit_forward(twin, batch, rule)
+            rule = spread_rule(reference, batch, 3, patience)
+            found, wanted = fused.run(placed, plan_for(rule, depth)), exit_forward(reference, batch, rule)
             if len(lengths) > 8:
                 assert_same_exits(found, wanted, pooled, rule, tolerance, least)
                 assert wanted[1].unique().numel() > 1

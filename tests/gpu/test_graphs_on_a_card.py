@@ -1,4 +1,4 @@
-"""The graphed path against its slow twins, on the GPU: kernels, captures, moves, threads, memory."""
+"""The graphed path against its reference, on the GPU: kernels, captures, moves, threads, memory."""
 
 import math
 import random
@@ -56,8 +56,8 @@ def inference() -> Iterator[None]:
 def engines(request: pytest.FixtureRequest) -> tuple[GraphEncoder, Encoder, float, float]:
     size, kind = request.param
     dtype, tolerance, least = KINDS[kind]
-    twin = random_encoder(*SIZES[size]).to(dtype)
-    return GraphEncoder(random_encoder(*SIZES[size]).to(dtype)), twin, tolerance, least
+    reference = random_encoder(*SIZES[size]).to(dtype)
+    return GraphEncoder(random_encoder(*SIZES[size]).to(dtype)), reference, tolerance, least
 
 
 @pytest.fixture
@@ -67,16 +67,16 @@ def graphed() -> GraphEncoder:
 
 @pytest.mark.parametrize("way", ["scheduled", "always", "alone"])
 @pytest.mark.parametrize("case", CASES)
-def test_every_call_equals_the_slow_twin(
+def test_every_call_equals_the_reference(
     engines: tuple[GraphEncoder, Encoder, float, float], case: str, way: str
 ) -> None:
-    found, twin, tolerance, least = engines
+    found, reference, tolerance, least = engines
     found.always, found.alone = way == "always", way == "alone"
     batch, depth = batch_of(CASES[case]), found.depth
-    pooled = twin(batch)
+    pooled = reference(batch)
     for patience in (1, 2):
-        rule = spread_rule(twin, batch, 3, patience)
-        plan, wanted = plan_for(rule, depth), exit_forward(twin, batch, rule)
+        rule = spread_rule(reference, batch, 3, patience)
+        plan, wanted = plan_for(rule, depth), exit_forward(reference, batch, rule)
         for _ in range(TIMES):
             left = found.run(batch, plan)
             found.learn(plan, left[1].tolist())
@@ -86,14 +86,14 @@ def test_every_call_equals_the_slow_twin(
         for _ in range(TIMES):
             vectors, exits = found.run(batch, fixed_plan(layer, depth))
             assert exits.tolist() == [layer] * batch.rows
-            assert cosine(vectors, layer_forward(twin, batch, layer)) >= least
+            assert cosine(vectors, layer_forward(reference, batch, layer)) >= least
     for _ in range(TIMES):
         vectors, exits = found.run(batch, forced_plan(3, depth))
         assert exits.tolist() == [3] * batch.rows
         assert cosine(vectors, pooled[3]) >= least
 
 
-def test_the_kernels_equal_their_slow_twins() -> None:
+def test_the_kernels_equal_their_references() -> None:
     encoder, numbers = random_encoder(4, 96, 3, "cpu"), random.Random(3)
     on_card = random_encoder(4, 96, 3)
     moved = 0
@@ -121,8 +121,8 @@ def test_the_kernels_equal_their_slow_twins() -> None:
             assert fast.exits.cpu().equal(slow.exits)
             torch.testing.assert_close(fast.vectors.cpu(), slow.vectors, atol=1e-5, rtol=1e-5)
             if kind == exit_steps.TEST:
-                assert fast.told(layer) == slow.told(layer)
-                rows, tokens = slow.told(layer) or (0, 0)
+                assert fast.read_flag(layer) == slow.read_flag(layer)
+                rows, tokens = slow.read_flag(layer) or (0, 0)
                 sizes = [(level.shape.rows, level.shape.tokens) for level in slow.levels]
                 fitting = [i for i, size in enumerate(sizes) if size[0] >= rows and size[1] >= tokens]
                 if fitting[-1] > number:
@@ -197,7 +197,7 @@ def test_a_row_alone_goes_on_without_the_host(graphed: GraphEncoder, monkeypatch
     batch, plan = batch_of([120]), forced_plan(4, 6)
     for _ in range(100):
         graphed.learn(plan, graphed.run(batch, plan)[1].tolist())
-    monkeypatch.setattr(GraphEncoder, "_told", lambda *_: pytest.fail("the host looked"))
+    monkeypatch.setattr(GraphEncoder, "_wait_for_flag", lambda *_: pytest.fail("the host looked"))
     vectors, exits = graphed.run(batch, plan)
     assert exits.tolist() == [4]
     assert cosine(vectors, graphed.encoder(batch)[4]) >= 0.9999

@@ -1,4 +1,4 @@
-"""The packed kernels against their slow twins, on a GPU: forward, backward, idle tokens, compiled."""
+"""The packed kernels against their reference implementations, on a GPU: gradients, idle tokens, compiled."""
 
 import pytest
 import torch
@@ -21,7 +21,7 @@ def offsets_of(lengths: list[int]) -> Tensor:
 
 
 def by_row(qkv: Tensor, lengths: list[int], heads: int) -> Tensor:
-    """The slow twin in float64."""
+    """The reference in float64."""
     parts = []
     for row in qkv.double()[: sum(lengths)].split(lengths):
         query, key, value = row.view(1, len(row), 3, heads, -1).permute(2, 0, 3, 1, 4)
@@ -31,27 +31,27 @@ def by_row(qkv: Tensor, lengths: list[int], heads: int) -> Tensor:
 
 @pytest.mark.parametrize(("heads", "size"), [(12, 32), (4, 32), (12, 64), (2, 16)])
 @pytest.mark.parametrize("lengths", [LENGTHS, [12] * 9, [100, 128], [200, 3, 256, 129], [200, 3, 300]])
-def test_attention_and_its_gradient_are_the_slow_twins(heads: int, size: int, lengths: list[int]) -> None:
+def test_attention_and_its_gradient_are_the_references(heads: int, size: int, lengths: list[int]) -> None:
     torch.manual_seed(0)
     tokens, width = sum(lengths) + IDLE, heads * size
     qkv = torch.randn(tokens, 3 * width, device="cuda").bfloat16().requires_grad_()
-    twin = qkv.detach().double().requires_grad_()
+    reference = qkv.detach().double().requires_grad_()
     given = torch.randn(tokens, width, device="cuda").bfloat16()
     given[-IDLE:] = 0
     found = varlen.varlen_attention(qkv, offsets_of(lengths), heads, max(lengths))
     found.backward(given)
-    wanted = by_row(twin, lengths, heads)
+    wanted = by_row(reference, lengths, heads)
     wanted.backward(given[:-IDLE].double().cpu())
     assert _error(found[:-IDLE], wanted) < 1e-2
     assert qkv.grad is not None
-    assert twin.grad is not None
-    assert _error(qkv.grad[:-IDLE], twin.grad[:-IDLE]) < 1e-2
+    assert reference.grad is not None
+    assert _error(qkv.grad[:-IDLE], reference.grad[:-IDLE]) < 1e-2
     assert found[-IDLE:].count_nonzero() == 0
     assert qkv.grad[-IDLE:].count_nonzero() == 0
 
 
 @pytest.mark.parametrize("lengths", [LENGTHS, [100, 128, 3], [200, 3, 256, 129], [1], [256]])
-def test_attention_in_inference_is_the_slow_twin(lengths: list[int]) -> None:
+def test_attention_in_inference_is_the_reference(lengths: list[int]) -> None:
     torch.manual_seed(0)
     qkv = torch.randn(sum(lengths) + IDLE, 3 * 384, device="cuda").half()
     for rows in (1, 40):  # few rows go to one tile, many to one of their size
@@ -66,7 +66,7 @@ def test_attention_in_inference_is_the_slow_twin(lengths: list[int]) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("width", [96, 384, 768, 1024])
-def test_the_norm_of_a_sum_is_the_slow_twin(width: int, dtype: torch.dtype) -> None:
+def test_the_norm_of_a_sum_is_the_reference(width: int, dtype: torch.dtype) -> None:
     torch.manual_seed(0)
     states, addition = (torch.randn(33, width, device="cuda").to(dtype) for _ in range(2))
     norm = torch.nn.LayerNorm(width, eps=1e-12).cuda().to(dtype).requires_grad_(False)
@@ -82,7 +82,7 @@ def test_the_norm_of_a_sum_is_the_slow_twin(width: int, dtype: torch.dtype) -> N
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_means_and_their_gradient_are_the_slow_twins(dtype: torch.dtype) -> None:
+def test_means_and_their_gradient_are_the_references(dtype: torch.dtype) -> None:
     torch.manual_seed(0)
     states = torch.randn(sum(LENGTHS) + IDLE, 384, device="cuda", dtype=dtype, requires_grad=True)
     found = varlen.segment_mean(states, offsets_of(LENGTHS))

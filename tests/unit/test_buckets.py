@@ -67,8 +67,8 @@ def test_a_flag_of_another_run_says_nothing() -> None:
     bucket = Bucket(Shape(4, 64, 16, 2), Encoder(CONFIG))
     bucket.runs = 3
     bucket.flags[2] = (2 << 13 | 4) << 17 | 60
-    assert bucket.told(2) is None
+    assert bucket.read_flag(2) is None
     bucket.flags[2] = (3 << 13 | 4) << 17 | 60
-    assert bucket.told(2) == (4, 60)
+    assert bucket.read_flag(2) == (4, 60)
     bucket.flags[2] = 3 << 30
-    assert bucket.told(2) == (0, 0)
+    assert bucket.read_flag(2) == (0, 0)

@@ -1,4 +1,4 @@
-"""The exit runtime against its slow twin: all layers computed, the rule applied afterwards."""
+"""The exit runtime against its reference implementation: all layers computed, the rule applied afterwards."""
 
 import random
 
@@ -32,7 +32,7 @@ def clear(model: LeapEncoder, batch: Batch, rule: ExitRule) -> bool:
 
 @settings(max_examples=60, deadline=None)
 @given(rule=rules, size=st.integers(1, 20), seed=st.integers(0, 10_000))
-def test_equals_the_slow_twin(
+def test_equals_the_reference(
     tiny_model: LeapEncoder, sentences: list[str], rule: ExitRule, size: int, seed: int
 ) -> None:
     batch = packed(tiny_model, random.Random(seed).sample(sentences, size))

@@ -1,4 +1,4 @@
-"""Every policy in the exit runtime against its slow twin on all pooled layers."""
+"""Every policy in the exit runtime against its reference implementation on all pooled layers."""
 
 import random
 from collections.abc import Callable
@@ -47,7 +47,7 @@ def some_calibration(generator: torch.Generator, score: str, patience: int) -> C
 
 @st.composite
 def policies(draw: st.DrawFn) -> tuple[ExitPolicy, Twin, Twin]:
-    """A policy, its twin, and how far each row's scores are from deciding otherwise, [N]."""
+    """A policy, its reference, and how far each row's scores are from deciding otherwise, [N]."""
     kind = draw(st.sampled_from(["converged", "patience", "heads", "consecutive", "predicted", "fixed"]))
     rule = ExitRule(draw(thresholds), draw(st.integers(1, 5)), draw(st.integers(1, 3)))
     generator = draw(generators)
@@ -92,20 +92,20 @@ def policies(draw: st.DrawFn) -> tuple[ExitPolicy, Twin, Twin]:
 
 @settings(max_examples=120, deadline=None)
 @given(chosen=policies(), size=st.integers(1, 20), seed=st.integers(0, 10_000))
-def test_equals_the_slow_twin(
+def test_equals_the_reference(
     tiny_model: LeapEncoder,
     sentences: list[str],
     chosen: tuple[ExitPolicy, Twin, Twin],
     size: int,
     seed: int,
 ) -> None:
-    policy, twin, margin = chosen
+    policy, reference, margin = chosen
     batch = pack(sorted(tiny_model.tokenizer(random.Random(seed).sample(sentences, size)), key=len))
     with torch.inference_mode():
         pooled = tiny_model.encoder(batch)
         assume((margin(pooled) > 1e-5).all())
         vectors, exits = exit_forward(tiny_model.encoder, batch, policy)
-    expected = twin(pooled)
+    expected = reference(pooled)
     assert exits.tolist() == expected.tolist()
     torch.testing.assert_close(vectors, at_layers(pooled, expected), atol=1e-5, rtol=0)
 
@@ -137,7 +137,7 @@ def test_a_row_does_not_depend_on_batch_order_or_neighbours(
 def test_layer_thresholds_say_the_same_as_the_policy(
     chosen: tuple[ExitPolicy, Twin, Twin], rows: int, generator: torch.Generator
 ) -> None:
-    policy, twin, _ = chosen
+    policy, reference, _ = chosen
     put = policy.layer_thresholds(5)
     if put is None:
         assert isinstance(policy, Fixed | ByHeads | Patient | Calibrated)
@@ -149,7 +149,7 @@ def test_layer_thresholds_say_the_same_as_the_policy(
     assert put.thresholds.shape == (5,)
     assert put.thresholds[-1] == torch.inf
     scores = consecutive_similarity(pooled, put.patience)
-    assert first_layer_at(scores, put.thresholds[:, None], 1).tolist() == twin(pooled).tolist()
+    assert first_layer_at(scores, put.thresholds[:, None], 1).tolist() == reference(pooled).tolist()
 
 
 def test_the_examples_do_mix_exits(tiny_model: LeapEncoder, sentences: list[str]) -> None:

@@ -1,4 +1,4 @@
-"""The graphed path's schedule with plain calls instead of graphs, against its slow twin layer by layer."""
+"""The graphed path's schedule with plain calls instead of graphs, against the layer-by-layer computation."""
 
 import random
 from collections.abc import Callable
@@ -280,7 +280,7 @@ def test_a_flag_that_never_comes_is_an_error(
 ) -> None:
     found, _ = as_on_card
     found.always = True
-    monkeypatch.setattr(Bucket, "told", lambda *_: None)
+    monkeypatch.setattr(Bucket, "read_flag", lambda *_: None)
     with pytest.raises(RuntimeError, match="exit test of layer 2 did not tell"):
         found.run(batch_of([5, 6]), Plan((torch.inf, 0.5, *[torch.inf] * 4), 1, DEPTH))
 

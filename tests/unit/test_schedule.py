@@ -35,7 +35,7 @@ def test_nothing_is_certain_before_there_is_traffic() -> None:
     assert Traffic(4).staying(3, 2) == pytest.approx(0.5)
 
 
-def test_a_clock_guesses_by_tokens_until_it_is_told() -> None:
+def test_a_clock_guesses_by_tokens_until_it_has_times() -> None:
     clock = Clock([400, 100])
     clock.note(0, 0.8)
     assert clock.layer(1) == pytest.approx(0.2)

@@ -117,8 +117,8 @@ def test_calibration_that_would_be_refused_for_too_few_sentences_is_refused_at_o
     content["data"] |= {"max_sentences": 2000, "held_out": 0.1}
     (found,) = mistakes(content)
     assert found.startswith(
-        "exit.calibration: risk 0.05, keep 0.8 at confidence 0.95 needs 216 held-out sentences, and data.held_out 0.1 of "
-        "data.max_sentences 2000 surely gives only 179"
+        "exit.calibration: risk 0.05, keep 0.8 at confidence 0.95 needs 216 held-out sentences, and data.held_out "
+        "0.1 of data.max_sentences 2000 surely gives only 179"
     )
     content["data"]["held_out"] = 0.15
     parse_settings(content, "params.yaml")

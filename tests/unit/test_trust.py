@@ -1,4 +1,4 @@
-"""The comparison of a fast path with its slow twin lets no wrong one through."""
+"""The comparison of a fast path with its reference implementation lets no wrong one through."""
 
 from collections.abc import Callable
 

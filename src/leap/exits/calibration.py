@@ -1,6 +1,6 @@
 """A calibration: a threshold a layer that `leap calibrate` tested on held-out sentences (leap.exits.calibrate).
 
-It lies beside the weights as calibration.json and is bound to them, and to the lens that it was made with.
+It lies next to the weights as calibration.json and is bound to them, and to the lens that it was made with.
 """
 
 from dataclasses import dataclass, replace
@@ -38,7 +38,7 @@ class Calibration:
 
     @property
     def score(self) -> str:
-        """What is compared with the thresholds: `consecutive` or `predicted`."""
+        """The kind of score that is compared with the thresholds: `consecutive` or `predicted`."""
         return "consecutive" if self.predictor is None else "predicted"
 
     @property
@@ -57,11 +57,11 @@ class Calibration:
         return replace(self, predictor=self.predictor and self.predictor.to(device))
 
     def save(self, folder: Path, report: dict[str, Any]) -> None:
-        """Writes calibration.json beside the folder's weights (and lens), whole or not at all.
+        """Write calibration.json next to the folder's weights (and lens), whole or not at all.
 
         Args:
             folder: the model's folder.
-            report: what was demanded and found, for a person; nothing reads it back.
+            report: the demand and its outcome, for a person and for `leap monitor`.
         """
         content = {
             "weights": hash_weights(folder),
@@ -87,23 +87,23 @@ class Calibration:
         content = read_json(path, COMMAND)
         if not isinstance(content, dict):
             raise UserError(f"{path} is not a calibration: `{COMMAND}` writes it")
-        check_weights(path, content.get("weights"), f"`{COMMAND}` makes it anew")
+        check_weights(path, content.get("weights"), f"`{COMMAND}` makes it again")
         _check_lens(path, content.get("lens"))
         try:
-            return _parsed(content, depth)
+            return _parse(content, depth)
         except (KeyError, TypeError, ValueError) as error:
             raise UserError(
-                f"{path} does not fit a model of {depth} layers ({error}): `{COMMAND}` makes it anew"
+                f"{path} does not fit a model of {depth} layers ({error}): `{COMMAND}` makes it again"
             ) from None
 
 
 def _check_lens(path: Path, named: object) -> None:
     lens_path = path.with_name(lens.FILE)
     if named is not None and (not lens_path.is_file() or sha256_of(lens_path) != named):
-        raise UserError(f"{path} was made with another {lens.FILE}: `{COMMAND} --lens` makes both anew")
+        raise UserError(f"{path} was made with another {lens.FILE}: `{COMMAND} --lens` makes both again")
 
 
-def _parsed(content: dict[str, Any], depth: int) -> Calibration:
+def _parse(content: dict[str, Any], depth: int) -> Calibration:
     values = [torch.inf if value is None else value for value in content["thresholds"]]
     thresholds = torch.tensor(values, dtype=torch.float32)
     if thresholds.shape != (depth,) or thresholds.isnan().any() or thresholds[-1] != torch.inf:
@@ -116,8 +116,8 @@ def _parsed(content: dict[str, Any], depth: int) -> Calibration:
         predictor = Predictor(coefficients)
     elif content["score"] != "consecutive":
         raise ValueError(f"score must be consecutive or predicted, found {content['score']!r}")
-    found = Calibration(thresholds, int(content["patience"]), predictor, content["lens"] is not None)
-    first = FIRST_LAYER if predictor else found.patience + 1
-    if found.patience < 1 or found.min_layer < min(first, depth):
+    calibration = Calibration(thresholds, int(content["patience"]), predictor, content["lens"] is not None)
+    first = FIRST_LAYER if predictor else calibration.patience + 1
+    if calibration.patience < 1 or calibration.min_layer < min(first, depth):
         raise ValueError(f"a threshold lies below layer {first}, the first that has a score")
-    return found
+    return calibration

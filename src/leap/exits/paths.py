@@ -30,12 +30,12 @@ PathName = Literal["auto", "fused", "graphs", "eager"]
 CAPABILITY = (9, 0)
 # Above, graphs are faster than the fused kernel (docs/log).
 FUSED_TOKENS = 704
-# Blocks a tile in the comparison with the slow twin.
+# Blocks a tile in the comparison with the reference implementation.
 MEMBERS = 8
 
 
 class DisagreementError(RuntimeError):
-    """A path computes something else than its slow twin."""
+    """A path computes something else than layer by layer."""
 
 
 class FastPath(Protocol):
@@ -44,7 +44,7 @@ class FastPath(Protocol):
     name: str
 
     def takes(self, batch: Batch) -> bool:
-        """Whether it computes such a batch."""
+        """Check for a batch that it computes."""
 
     def place(self, batch: Batch, plan: Plan) -> Any:
         """A batch that it takes in the form in which it computes it: `run` takes that too."""
@@ -61,7 +61,7 @@ class FastPath(Protocol):
         """
 
     def learn(self, plan: Plan, exits: Sequence[int]) -> None:
-        """Is told where a batch's rows left."""
+        """Learn where a batch's rows left."""
 
     def warm(self, rows: int, length: int, plan: Plan) -> None:
         """Prepares for batches of so many rows of this length."""
@@ -183,14 +183,14 @@ class Paths:
         self._weights = encoder.weight.data_ptr(), encoder.weight.dtype
         self.eager = f"{encoder.weight.device.type} eager"
         self.fast, reasons = _fast_paths(encoder, wanted)
-        self._told: set[str] = set()
+        self._warned: set[str] = set()
         if wanted in reasons:
             raise UserError(f'path="{wanted}" does not work here: {reasons[wanted]}; use path="auto"')
         why = "; ".join(f"{name}: {reason}" for name, reason in reasons.items())
         log.info("exit path: %s%s", self.names(), f" ({why})" if why else "")
 
     def moved(self) -> bool:
-        """Whether the encoder's weights are elsewhere than when these paths were found."""
+        """Check for weights that are elsewhere than when these paths were tried."""
         return (self.encoder.weight.data_ptr(), self.encoder.weight.dtype) != self._weights
 
     def names(self) -> str:
@@ -251,8 +251,8 @@ class Paths:
         log.warning("exit path %s is not used any more (%s): now %s", path.name, reason, self.names())
 
     def _tell(self, kind: str, reason: str) -> None:
-        if self.fast and kind not in self._told:
-            self._told.add(kind)
+        if self.fast and kind not in self._warned:
+            self._warned.add(kind)
             log.info("exit path: a batch runs by %s, because %s", self.eager, reason)
 
 

@@ -39,10 +39,10 @@ def plan_of(policy: ExitPolicy, depth: int) -> Plan | None:
     """A policy's plan; None where it looks at something else than the consecutive similarity."""
     if isinstance(policy, Fixed):
         return fixed_plan(policy.layer, depth)
-    found = policy.layer_thresholds(depth)
-    if found is None:
+    limits = policy.layer_thresholds(depth)
+    if limits is None:
         return None
-    return Plan(tuple(found.thresholds.tolist()), found.patience, depth)
+    return Plan(tuple(limits.thresholds.tolist()), limits.patience, depth)
 
 
 def fixed_plan(layer: int, depth: int) -> Plan:

@@ -1,7 +1,7 @@
 """Exit policies: which rows leave after a layer, decided from the pooled vectors up to it.
 
-`leap.exits.forward.exit_forward` asks a policy layer by layer; `leap.exits.rules` has each one's slow twin on
-all pooled layers. `ExitRule` is the policy of Algorithm 1.
+`leap.exits.forward.exit_forward` asks a policy layer by layer; `leap.exits.rules` has the reference implementation
+of each on all pooled layers. `ExitRule` is the policy of Algorithm 1.
 """
 
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ from leap.exits.rules import ExitRule, LayerThresholds
 
 
 class ExitPolicy(Protocol):
-    """What decides who leaves; pure, so that a row's exit depends on nothing but the row."""
+    """Decides who leaves; pure, so that a row's exit depends on nothing but the row."""
 
     def first_check(self) -> int:
         """The first layer after which a row may leave, at least `lookback`."""

@@ -1,4 +1,4 @@
-"""What half precision does to exits: only a row whose cosine lies near the threshold may leave elsewhere."""
+"""Exits in half precision: only a row whose cosine lies near the threshold may leave elsewhere."""
 
 import torch
 from torch import Tensor
@@ -13,7 +13,7 @@ TOLERANCE = {torch.float32: 1e-5, torch.float16: 1e-3, torch.bfloat16: 5e-3}
 def near_threshold(pooled: Tensor, rule: ExitRule, tolerance: float) -> Tensor:
     """Which rows could leave elsewhere if every cosine moved by at most the tolerance.
 
-    All other rows keep their exit layer. The mean is the share of rows to report beside a half-precision run.
+    All other rows keep their exit layer. The mean is the share of rows to report with a half-precision run.
 
     Args:
         pooled: [L + 1, N, D] float32, index 0 the embedding layer.

@@ -42,7 +42,7 @@ class Predictor:
 
 
 def features(pooled: Tensor, before: Tensor, earlier: Tensor) -> Tensor:
-    """What the predictor sees of p_l, p_{l-1} and p_{l-2}, [..., D] each.
+    """Compute what the predictor sees of p_l, p_{l-1} and p_{l-2}, [..., D] each.
 
     Returns:
         [..., 6] float32: the three cosines among them, log |p_l|, log of |p_l| / |p_{l-1}|, and 1.

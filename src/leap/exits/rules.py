@@ -2,7 +2,7 @@
 
 `converged` is the paper's deployable rule (Equation 7 and Algorithm 1); `patient`, `by_heads` and
 `calibrated` are deployable too. `near_final` compares with the last layer, so it can only be analysed, never
-deployed. They are the slow twins of `leap.exits.policy`, which decides layer by layer.
+deployed. They are the reference implementation of `leap.exits.policy`, which decides layer by layer.
 """
 
 from collections.abc import Iterator, Sequence

@@ -1,4 +1,4 @@
-"""A fast path is compared with its slow twin before it is used: on rows made here, on this machine."""
+"""Compares a fast path with the layer-by-layer computation before it is used: on made rows, on this machine."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -33,7 +33,7 @@ def made_batch(encoder: Encoder, longest: int) -> Batch:
 
 
 def disagreement(run: Run, encoder: Encoder, batch: Batch, times: int = 1) -> str | None:
-    """What a path computes otherwise than layer by layer; None where it agrees.
+    """Describe what a path computes otherwise than layer by layer; None where it agrees.
 
     Compared are full depth, exits that are forced in the middle, and exits by a threshold that about half of
     the rows reach there. A row whose cosine lies within twice half precision's tolerance of the threshold may
@@ -69,7 +69,7 @@ def disagreement(run: Run, encoder: Encoder, batch: Batch, times: int = 1) -> st
 
 @dataclass(frozen=True)
 class Expected:
-    """What a path must give for a plan; `near` are the rows that may leave elsewhere."""
+    """The result that a path must give for a plan; `near` are the rows that may leave elsewhere."""
 
     name: str
     plan: Plan
@@ -78,7 +78,7 @@ class Expected:
     near: Tensor | None = None
 
     def difference(self, vectors: Tensor, exits: Tensor, least: float) -> str | None:
-        """What is otherwise; None where nothing is."""
+        """Describe the difference; None where there is none."""
         layers = exits.cpu()
         same = layers == self.exits
         allowed = same if self.near is None else same | self.near

@@ -38,8 +38,8 @@ class Neighbourhood:
         """
         key = torch.cat([query_layers, document_layers]).numpy().tobytes()
         if key not in self._seen:
-            found = nearest(_at(self.queries, query_layers), _at(self.documents, document_layers), self.k)
-            self._seen[key] = overlap(found, self._full)
+            again = nearest(_at(self.queries, query_layers), _at(self.documents, document_layers), self.k)
+            self._seen[key] = overlap(again, self._full)
         return self._seen[key]
 
 

@@ -1,6 +1,6 @@
 """Buffers of fixed size for the graphed path: a batch of any shape lies in the next larger bucket.
 
-A bucket has smaller levels besides, into which the rows move that stay while others leave.
+A bucket also has smaller levels, into which the rows move that stay while others leave.
 """
 
 from dataclasses import dataclass
@@ -39,12 +39,12 @@ class Shape:
 
     def levels(self) -> tuple["Shape", ...]:
         """The bucket's own size and the smaller ones."""
-        found = [self]
+        sizes = [self]
         for part in LEVELS[1:]:
             rows, tokens = ceil(self.rows * part), 16 * ceil(self.tokens * part / 16)
-            if tokens >= LEAST_TOKENS and rows < found[-1].rows and tokens < found[-1].tokens:
-                found.append(Shape(rows, tokens, self.longest, self.slots))
-        return tuple(found)
+            if tokens >= LEAST_TOKENS and rows < sizes[-1].rows and tokens < sizes[-1].tokens:
+                sizes.append(Shape(rows, tokens, self.longest, self.slots))
+        return tuple(sizes)
 
 
 def shape_of(rows: int, tokens: int, longest: int, slots: int) -> Shape:
@@ -85,7 +85,7 @@ class Level:
         self.recent = torch.zeros(shape.slots, rows, width, device=weight.device)
 
     def batch(self) -> Batch:
-        """What the encoder is given: all tokens on a GPU, idle ones at the end; elsewhere those of rows."""
+        """Build the encoder's input: all tokens on a GPU, idle ones at the end; elsewhere those of rows."""
         if self.numbers.is_cuda:
             return Batch(self.ids, self.positions, (), self.offsets, self.shape.longest)
         lengths = [length for length in self.offsets.diff().tolist() if length]
@@ -115,7 +115,7 @@ class Bucket:
         self.runs = 0
         self.thresholds_of: tuple[float, ...] = ()
 
-    def told(self, layer: int) -> tuple[int, int] | None:
+    def read_flag(self, layer: int) -> tuple[int, int] | None:
         """Rows and tokens that stay after a layer of this run; None while it is not known yet."""
         flag = int(self.seen[layer])
         if flag >> (ROW_BITS + TOKEN_BITS) != self.runs:

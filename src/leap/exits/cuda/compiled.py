@@ -76,7 +76,7 @@ class Kernel:
 
 
 def definitions(config: EncoderConfig, shape: TileShape, dtype: torch.dtype) -> dict[str, int]:
-    """What encoder.cu leaves to the compiler's command line."""
+    """List the constants that encoder.cu leaves to the compiler's command line."""
     attend, project, widen, narrow = shape.warps
     return {
         "D": config.width,
@@ -124,8 +124,8 @@ def cached_binary(options: list[str], compiler: str, make: Callable[[], bytes], 
         return make()
     binary = make()
     try:
-        with whole_file(path) as beside:
-            beside.write_bytes(binary)
+        with whole_file(path) as temporary:
+            temporary.write_bytes(binary)
     except OSError as error:
         log.info("the compiled kernel is not kept: %s", error)
     return binary

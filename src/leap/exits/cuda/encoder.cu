@@ -17,8 +17,15 @@
 //
 // Given by the compiler: D, F, HEADS, MT (16-token rows of a tile), columns of a block's share of a step
 // (PROJECT, WIDEN, NARROW) and the warps that share its columns (ATTEND_NW, PROJECT_NW, WIDEN_NW, NARROW_NW;
-// the other factor of the 8 warps splits the inner dimension), BF16. ON_HOST: a slow twin of the instructions,
-// for tests without a GPU.
+// the other factor of the 8 warps splits the inner dimension), BF16. ON_HOST: reference implementations of the
+// instructions, for tests without a GPU.
+//
+// Where a value lies: weights and a batch's activations in global memory, activations read through the second-level
+// cache, which all blocks share; a block's copy of the tile and its partial sums in shared memory; the running sums
+// of a product and the prefetched weights in registers.
+//
+// Barriers: wait_block is for the threads of one block; meet is for the blocks of a group. All blocks are resident at
+// once (a cooperative launch), or a group would wait for a block that cannot start.
 
 typedef unsigned short u16;
 typedef unsigned int u32;
@@ -28,12 +35,17 @@ constexpr int HEAD = D / HEADS;
 constexpr int TOKENS = 16 * MT;
 constexpr int WARPS = 8;
 constexpr int THREADS = 32 * WARPS;
-constexpr int LINE = D + 32;  // of the normed tile in shared memory: neighbouring rows lie in other banks
+// Elements of 2 bytes. D is a multiple of 128, so without the padding every row would begin in the same bank; with it
+// row r + 1 begins 16 banks after row r, and the 8 lanes that one 16-byte access serves at a time (two rows, 64 bytes
+// each) touch all 32 banks once.
+constexpr int LINE = D + 32;  // of the normed tile in shared memory
 constexpr int MOST_ROWS = 16;
 constexpr float NOTHING = -3e38f;  // a score whose exponential is zero
+// A thread has at most 255 registers: a block of 256 threads has the processor's 65,536 to itself (KERNEL below).
 // Registers for weights that are fetched before a wait; tiles of many tokens need them for sums.
 constexpr int PREFETCH = MT == 1 ? 96 : MT == 2 ? 48 : 32;
 
+// In the order of leap.exits.cuda.compiled.ARGUMENTS, which packs them: 20 pointers, 6 numbers, epsilon.
 struct Arguments {
     const long long *ids, *positions;  // [N]
     const int *starts, *tile_rows;     // [B + 1] first tokens; [tiles + 1] first rows
@@ -88,6 +100,8 @@ DEVICE float load_shared_float(const float *p) {
     asm volatile("ld.global.cg.f32 %0, [%1];" : "=f"(v) : "l"(p));
     return v;
 }
+// Weights never change, so the read-only path (nc) may be taken; each is read once a block, so keeping it in the first
+// level would only drive something else out.
 DEVICE Four load_weight(const u16 *p) {
     Four v;
     asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
@@ -103,6 +117,7 @@ DEVICE u32 load_weight1(const u16 *p) {
     asm volatile("ld.global.nc.u32 %0, [%1];" : "=r"(v) : "l"(p));
     return v;
 }
+// Two floats rounded to half precision in one register, `low` in its lower half. PTX names the upper half first.
 DEVICE u32 packed(float low, float high) {
     u32 v;
     asm("cvt.rn." KIND "x2.f32 %0, %1, %2;" : "=r"(v) : "f"(high), "f"(low));
@@ -110,12 +125,16 @@ DEVICE u32 packed(float low, float high) {
 }
 DEVICE void unpacked(u32 v, float &low, float &high) {
 #ifdef BF16
+    // bfloat16 is the upper half of a float32.
     low = __uint_as_float(v << 16);
     high = __uint_as_float(v & 0xffff0000u);
 #else
     asm("{.reg .f16 l, h; mov.b32 {l, h}, %2; cvt.f32.f16 %0, l; cvt.f32.f16 %1, h;}" : "=f"(low), "=f"(high) : "r"(v));
 #endif
 }
+// c += a b for a [16, 16] and b [16, 8], spread over the warp. With row = lane / 4 and pair = lane % 4 * 2, a lane
+// holds a at (row, pair), (row + 8, pair), (row, pair + 8), (row + 8, pair + 8), two neighbouring columns each; b at
+// rows pair and pair + 8 of column lane / 4; and c at (row, pair) and (row + 8, pair).
 DEVICE void multiply(float (&c)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
     asm("mma.sync.aligned.m16n8k16.row.col.f32." KIND "." KIND ".f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
         "{%0, %1, %2, %3};"
@@ -130,9 +149,12 @@ DEVICE int fresh(int v) {
 }
 DEVICE void wait_block() { __syncthreads(); }
 DEVICE int count_block(bool yes) { return __syncthreads_count(yes); }
+// Release: what the block wrote before is visible to whoever sees the count. Reached by one thread after wait_block,
+// which orders the writes of the block's other threads before it.
 DEVICE void arrive(u64 *counter, u64 value) {
     asm volatile("red.release.gpu.global.add.u64 [%0], %1;" ::"l"(counter), "l"(value) : "memory");
 }
+// Acquire: what was written before the counts seen here is visible from now on.
 DEVICE u64 look(const u64 *counter) {
     u64 v;
     asm volatile("ld.acquire.gpu.global.u64 %0, [%1];" : "=l"(v) : "l"(counter) : "memory");
@@ -147,9 +169,11 @@ extern __shared__ __align__(16) unsigned char shared[];
 #define SHARED_NOTES __shared__ Notes notes;
 #define THREAD ((int)threadIdx.x)
 #define BLOCK ((int)blockIdx.x)
+// One block a processor: its registers and shared memory are worth more than a second block's overlap.
 #define KERNEL extern "C" __global__ void __launch_bounds__(THREADS, 1)
 #endif
 
+// The sum over a warp's lanes, in every lane.
 DEVICE float over_warp(float v) {
     UNROLL
     for (int mask = 16; mask; mask >>= 1) v += from_lane(v, mask);
@@ -172,22 +196,33 @@ struct Notes {
     float parts[WARPS][MOST_ROWS][3];
 };
 
+// Numbers of a layer in `weights`, in the order of leap.exits.cuda.fused._ordered: the matrices for queries, keys and
+// values [3 D, D], attention's output [D, D], widening [F, D] and narrowing [D, F]; then the vectors: their biases 3 D
+// and D, the attention norm's weight and bias 2 D, the other biases F and D.
 constexpr int LAYER = 4 * D * D + 2 * D * F + 7 * D + F;
 DEVICE constexpr int most(int a, int b) { return a > b ? a : b; }
 
 // ---- Products ----
 
-// One block's share: [TOKENS, K] times N rows of weights [N, K], by NW warps along N and 8 / NW along K. A lane
-// reads 8 neighbouring numbers, which are two instructions' worth: the inner dimension is in another order than the
-// instruction's, the same for both operands.
+// One block's share: [TOKENS, K] times N rows of weights [N, K], by NW warps along N and 8 / NW along K.
+//
+// A lane reads 8 neighbouring numbers (16 bytes), which are its operands of two instructions. The instruction would
+// have them lie in four places; since a sum over k may be taken in any order, k is permuted instead, in the same way
+// for both operands: lane % 4 owns columns 8 (lane % 4) to 8 (lane % 4) + 7 of every 32.
+//
+// Splitting K over warps costs a sum in shared memory at the end, but gives each of the 8 warps loads of its own to
+// wait for: with 16 tokens there is too little work along N alone.
 template <int K, int N, int NW>
 struct Product {
+    // KW warps along K; NT tiles of 8 columns a warp; STEPS of 32 columns of K a warp; EARLY of them are fetched before
+    // the wait, as many as fit PREFETCH registers (4 a tile and step).
     static constexpr int KW = WARPS / NW;
     static constexpr int NT = N / NW / 8;
     static constexpr int STEPS = (K / 32 + KW - 1) / KW;
     static constexpr int EARLY = STEPS * NT * 4 <= PREFETCH ? STEPS : most(1, PREFETCH / (NT * 4));
     static constexpr int RED = N + 8;  // of a row of partial sums
 
+    // Registers, as all of its indices are known to the compiler once the loops are unrolled.
     Four early[EARLY][NT];
     const int warp, lane;
 
@@ -199,9 +234,11 @@ struct Product {
         return load_weight(row((warp % NW * NT + tile) * 8 + lane / 4) + k + lane % 4 * 8);
     }
 
+    // The last step is not every warp's where K / 32 is no multiple of KW.
     DEVICE bool has(int step) const { return K / 32 % KW == 0 || step * KW + warp / NW < K / 32; }
 
-    // Row(n) is the n-th of the block's weight rows.
+    // Row(n) is the n-th of the block's weight rows. Called before `meet`: the loads are on their way while the block
+    // waits for the others, and weights do not depend on what those write.
     template <class Row>
     DEVICE void fetch(Row row) {
         UNROLL
@@ -217,6 +254,8 @@ struct Product {
         int k = (step * KW + warp / NW) * 32 + lane % 4 * 8;
         UNROLL
         for (int m = 0; m < MT; ++m) {
+            // Rows lane / 4 and lane / 4 + 8, 8 columns each: x and y are the first instruction's columns, z and w the
+            // second's.
             Four low = inputs(m * 16 + lane / 4, k), high = inputs(m * 16 + lane / 4 + 8, k);
             UNROLL
             for (int tile = 0; tile < NT; ++tile) {
@@ -233,6 +272,8 @@ struct Product {
         UNROLL
         for (int step = 0; step < EARLY; ++step)
             if (has(step)) add(total, early[step], step, inputs);
+        // Weights that had no room in registers. Two steps at a time: the second one's loads overlap the first one's
+        // products, and more would spill.
         UNROLL_TWICE
         for (int step = EARLY; step < STEPS; ++step)
             if (has(step)) {
@@ -241,6 +282,8 @@ struct Product {
                 for (int tile = 0; tile < NT; ++tile) later[tile] = weight(row, step, tile);
                 add(total, later, step, inputs);
             }
+        // Each warp along K leaves sums of its own, so that none waits to add to another's; `sum` adds them, always in
+        // the same order, so that results do not depend on which warp was first.
         float *out = sums + warp / NW * TOKENS * RED;
         UNROLL
         for (int m = 0; m < MT; ++m)
@@ -266,6 +309,8 @@ struct Product {
     }
 };
 
+// attend and widen read the normed tile from shared memory and put their sums behind it; project and narrow read their
+// inputs from global memory, so their sums begin where the tile was.
 constexpr int TILE_BYTES = TOKENS * LINE * 2;
 using Attend = Product<D, 3 * HEAD, ATTEND_NW>;
 using Project = Product<D, PROJECT, PROJECT_NW>;
@@ -280,6 +325,8 @@ template <class Load>
 DEVICE void norm_tile(u16 *tile, const Tile &t, const u16 *norm, float eps, Load load) {
     constexpr int EACH = D / 128, AT_ONCE = TOKENS / WARPS < 4 ? TOKENS / WARPS : 4;
     int warp = t.thread >> 5, lane = t.thread & 31;
+    // A warp a token, a lane 4 neighbouring columns of every 128: the norm's own numbers are loaded once for all
+    // tokens.
     float scale[EACH][4], shift[EACH][4];
     UNROLL
     for (int i = 0; i < EACH; ++i) {
@@ -292,6 +339,7 @@ DEVICE void norm_tile(u16 *tile, const Tile &t, const u16 *norm, float eps, Load
         unpacked(b, shift[i][2], shift[i][3]);
     }
     for (int first = warp; first < TOKENS; first += WARPS * AT_ONCE) {
+        // Up to 4 tokens are loaded before the first is normed: their waits for memory overlap.
         float x[AT_ONCE][EACH][4];
         UNROLL
         for (int j = 0; j < AT_ONCE; ++j) {
@@ -307,6 +355,8 @@ DEVICE void norm_tile(u16 *tile, const Tile &t, const u16 *norm, float eps, Load
         }
         UNROLL
         for (int j = 0; j < AT_ONCE; ++j) {
+            // Mean first, then squares of deviations: the numbers are in registers, so a second pass costs little, and
+            // the difference of two large sums would lose digits.
             float mean = 0, square = 0;
             UNROLL
             for (int i = 0; i < EACH; ++i) mean += (x[j][i][0] + x[j][i][1]) + (x[j][i][2] + x[j][i][3]);
@@ -317,6 +367,8 @@ DEVICE void norm_tile(u16 *tile, const Tile &t, const u16 *norm, float eps, Load
                 for (int c = 0; c < 4; ++c) square += (x[j][i][c] - mean) * (x[j][i][c] - mean);
             float deviation = rsqrtf(over_warp(square) / D + eps);
             u16 *line = tile + (first + j * WARPS) * LINE;
+            // Rows beyond the tile's end are zero, and not whatever was there: an infinity would spread through
+            // attention's product.
             bool there = first + j * WARPS < t.tokens;
             UNROLL
             for (int i = 0; i < EACH; ++i) {
@@ -332,6 +384,7 @@ DEVICE void norm_tile(u16 *tile, const Tile &t, const u16 *norm, float eps, Load
     }
 }
 
+// Four neighbouring numbers of a state that another block wrote.
 DEVICE void four(const u16 *p, float (&x)[4]) {
     u32 a, b;
     load_shared_state2(p, a, b);
@@ -339,6 +392,7 @@ DEVICE void four(const u16 *p, float (&x)[4]) {
     unpacked(b, x[2], x[3]);
 }
 
+// Four columns of a token's embedding before its norm: word, place and the first token type.
 DEVICE void embedded(const Arguments &g, int token, int column, float (&x)[4]) {
     const u16 *tables[3] = {g.words + g.ids[token] * D, g.places + g.positions[token] * D, g.types};
     x[0] = x[1] = x[2] = x[3] = 0;
@@ -359,6 +413,8 @@ DEVICE void embedded(const Arguments &g, int token, int column, float (&x)[4]) {
 // Pools `layer` from the normed tile. `keep`: this block also writes the vectors down.
 // Leaves each warp's share of the cosine's three sums in the notes.
 DEVICE void pool(const Arguments &g, const Tile &t, Notes &notes, const u16 *tile, int layer, bool test, bool keep) {
+    // A ring of the last k + 1 pooled vectors: with k + 1 slots, slot (layer + 1) % slots holds layer - k. No block
+    // writes it before all have read it: between two layers lie several meets.
     int slots = g.patience + 1;
     float *now = g.recent + (long long)(layer % slots) * g.rows * D;
     const float *before = g.recent + (long long)((layer + 1) % slots) * g.rows * D;
@@ -366,6 +422,8 @@ DEVICE void pool(const Arguments &g, const Tile &t, Notes &notes, const u16 *til
         float inside = 0, size = 0, size_before = 0;
         int start = notes.starts[row], end = notes.starts[row + 1];
         bool there = notes.left_at[row] == 0;
+        // Each thread sums two columns over the row's tokens, in float32 and in the order of tokens: every block that
+        // attends comes to the same bits, and so to the same verdict, without asking another.
         for (int pair = t.thread; pair < D / 2; pair += THREADS) {
             long long place = (long long)(t.row + row) * D + pair * 2;
             float a = 0, b = 0, c = 0, d = 0;
@@ -384,6 +442,8 @@ DEVICE void pool(const Arguments &g, const Tile &t, Notes &notes, const u16 *til
             inside += a * c + b * d;
             size += a * a + b * b;
             size_before += c * c + d * d;
+            // The vectors are written at every pooled layer, not only at the exit: the last write before a row leaves
+            // is its own.
             if (keep && there) {
                 now[place] = a;
                 now[place + 1] = b;
@@ -411,16 +471,19 @@ DEVICE int judge(const Arguments &g, const Tile &t, Notes &notes, int layer, boo
     bool stays = false;
     if (t.thread < t.rows && notes.left_at[t.thread] == 0) {
         float sums[3] = {};
+        // In the warps' order, for the same reason.
         for (int warp = 0; warp < WARPS; ++warp)
             for (int i = 0; i < 3; ++i) sums[i] += notes.parts[warp][t.thread][i];
         // As torch's cosine_similarity: a zero vector is like nothing.
         float cosine = sums[0] / (fmaxf(sqrtf(sums[1]), 1e-8f) * fmaxf(sqrtf(sums[2]), 1e-8f));
+        // Not `cosine < threshold`: a cosine that is not a number stays.
         stays = !(cosine >= g.thresholds[layer]);
         if (!stays) {
             notes.left_at[t.thread] = layer;
             if (keep) g.exits[t.row + t.thread] = layer;
         }
     }
+    // Also the barrier after which `left_at` may be read and the sums in shared memory overwritten.
     return count_block(stays);
 }
 
@@ -430,8 +493,10 @@ DEVICE int judge(const Arguments &g, const Tile &t, Notes &notes, int layer, boo
 DEVICE void mix(const Arguments &g, const Tile &t, const Notes &notes, const u16 *q, const u16 *k, const u16 *v, int head) {
     constexpr int QLINE = HEAD + 8, VLINE = TOKENS + 8;
     int warp = t.thread >> 5, lane = t.thread & 31;
+    // With fewer than 128 tokens there are more warps than groups of 16 queries; the others wait at the next barrier.
     if (warp >= MT) return;
     int query = warp * 16 + lane / 4;
+    // All scores of 16 queries lie in the warp's registers: row lane / 4 and row lane / 4 + 8, two columns of every 8.
     float scores[TOKENS / 8][4] = {};
     UNROLL
     for (int step = 0; step < HEAD / 32; ++step) {
@@ -445,6 +510,8 @@ DEVICE void mix(const Arguments &g, const Tile &t, const Notes &notes, const u16
         }
     }
     const float scale = rsqrtf((float)HEAD);
+    // Rows share a tile, so a query sees only keys of its own row. Tokens beyond the end see one another, which keeps
+    // their sums above zero; nobody stores them.
     int owner[2] = {notes.owner[query], notes.owner[query + 8]};
     float highest[2] = {NOTHING, NOTHING}, total[2] = {};
     UNROLL
@@ -457,6 +524,7 @@ DEVICE void mix(const Arguments &g, const Tile &t, const Notes &notes, const u16
         }
     UNROLL
     for (int i = 0; i < 2; ++i) {
+        // A query's scores are spread over 4 neighbouring lanes: two exchanges reach them all.
         highest[i] = fmaxf(highest[i], from_lane(highest[i], 1));
         highest[i] = fmaxf(highest[i], from_lane(highest[i], 2));
     }
@@ -471,11 +539,14 @@ DEVICE void mix(const Arguments &g, const Tile &t, const Notes &notes, const u16
     for (int i = 0; i < 2; ++i) {
         total[i] += from_lane(total[i], 1);
         total[i] += from_lane(total[i], 2);
+        // The division waits until after the product with the values: D / HEADS numbers instead of TOKENS.
         total[i] = 1 / total[i];
     }
     float mixed[HEAD / 8][4] = {};
     UNROLL
     for (int j = 0; j < MT; ++j) {
+        // How `multiply` leaves a result is how it takes its first operand, so the scores of two tiles of 8 keys are
+        // the operand for 16 keys as they lie, without shared memory.
         u32 a0 = packed(scores[2 * j][0], scores[2 * j][1]), a1 = packed(scores[2 * j][2], scores[2 * j][3]);
         u32 a2 = packed(scores[2 * j + 1][0], scores[2 * j + 1][1]);
         u32 a3 = packed(scores[2 * j + 1][2], scores[2 * j + 1][3]);
@@ -494,7 +565,8 @@ DEVICE void mix(const Arguments &g, const Tile &t, const Notes &notes, const u16
                     packed(mixed[n][2 * i] * total[i], mixed[n][2 * i + 1] * total[i]);
 }
 
-// inputs weight^T + bias + normed, a block of columns, into `out`.
+// inputs weight^T + bias + normed, a block of columns, into `out`: the steps project and narrow. The sum is stored
+// before its norm; the next step norms it on reading.
 template <class Step, int K, int N>
 DEVICE void with_residual(
     Step &step, const Arguments &g, const Tile &t, const u16 *inputs, const u16 *weight, const u16 *bias, u16 *out, int item
@@ -505,6 +577,7 @@ DEVICE void with_residual(
         sums, [&](int n) { return rows + n * K; },
         [&](int token, int k) { return load_shared_state(inputs + (long long)(t.token + token) * K + k); }
     );
+    // All partial sums are there.
     wait_block();
     for (int pair = t.thread; pair < TOKENS * N / 2; pair += THREADS) {
         int token = pair / (N / 2), column = item * N + pair % (N / 2) * 2;
@@ -517,11 +590,15 @@ DEVICE void with_residual(
             *(u32 *)(out + place) = packed(a + x + c, b + y + d);
         }
     }
+    // The next item's sums take the same place.
     wait_block();
 }
 
-// Waits for the whole group; the payloads added so far come back. Arrivals are counted in the low 32 bits.
+// Waits for the whole group; the payloads added so far come back. Arrivals are counted in the low 32 bits, payloads in
+// the high ones, so that one atomic addition brings both. The counter is never reset during a launch: `target` grows by
+// the group's size at every meeting, and so does what is waited for.
 DEVICE u64 meet(Notes &notes, u64 *counter, u32 target, u64 payload) {
+    // All threads of the block have written; one of them arrives for the block and polls for it.
     wait_block();
     if (THREAD == 0) {
         arrive(counter, 1 + (payload << 32));
@@ -537,9 +614,11 @@ KERNEL encode(const Arguments g) {
     SHARED_NOTES
     u16 *tile = (u16 *)shared;
     int group = BLOCK / g.members, rank = BLOCK % g.members;
+    // 128 bytes a group: groups do not share a cache line. [0] counts meetings, [8] blocks that are done.
     u64 *counter = g.counters + group * 16;
     u64 left_before = 0;
     u32 target = 0;
+    // Where there are more tiles than groups, a group takes every g.groups-th one.
     for (int number = group; number < g.tiles; number += g.groups) {
         Tile t;
         t.thread = THREAD;
@@ -547,16 +626,19 @@ KERNEL encode(const Arguments g) {
         t.rows = g.tile_rows[number + 1] - t.row;
         t.token = g.starts[t.row];
         t.tokens = g.starts[t.row + t.rows] - t.token;
+        // The tile before may still be read.
         wait_block();
         if (t.thread <= t.rows) notes.starts[t.thread] = g.starts[t.row + t.thread] - t.token;
         if (t.thread < t.rows) notes.left_at[t.thread] = 0;
         wait_block();
         for (int token = t.thread; token < TOKENS; token += THREADS) {
+            // At most 16 rows: a search is cheaper than writing and waiting.
             int owner = -1;
             for (int row = 0; row < t.rows; ++row)
                 if (token >= notes.starts[row] && token < notes.starts[row + 1]) owner = row;
             notes.owner[token] = owner;
         }
+        // Becomes true when the tile's last row has left; all blocks of the group learn it at the same meeting.
         bool left = false;
         for (int layer = 0; layer < g.stop; ++layer) {
             const u16 *weight = g.weights + (long long)layer * LAYER;
@@ -564,15 +646,21 @@ KERNEL encode(const Arguments g) {
             const u16 *norm = g.norms + layer * 2 * D;
             int flags = g.plan[layer];
             u64 payload = 0;
+            // ---- attend: a block a head, or several in turn; blocks beyond the number of heads only meet.
+            // `fresh`: the addresses of each step are computed again instead of being held in registers through all
+            // steps, and the mask tells the compiler the range of a number that it no longer knows.
             {
                 t.thread = fresh(t.thread) & (THREADS - 1);
                 Attend step(t);
                 auto rows_of = [&](int head) {
+                    // Rows of the stacked matrix: HEAD each of the head's queries, keys and values.
                     return [=](int n) { return weight + ((long long)(n / HEAD) * D + head * HEAD + n % HEAD) * D; };
                 };
                 if (rank < HEADS) step.fetch(rows_of(rank));
                 // The narrow step before; there is none before the first layer.
                 if (layer) target += g.members, meet(notes, counter, target, 0);
+                // Every block that attends norms the whole tile for itself: that costs less than a step of its own with
+                // a meeting.
                 if (rank < HEADS) {
                     if (layer)
                         norm_tile(tile, t, norm, g.eps, [&](int token, int column, float (&x)[4]) {
@@ -583,11 +671,14 @@ KERNEL encode(const Arguments g) {
                             embedded(g, token, column, x);
                         });
                     wait_block();
+                    // The rows' mean at this depth, from the tile as it lies; block 0 writes it down.
                     if (flags) pool(g, t, notes, tile, layer, flags > 1, rank == 0);
                 }
                 float *sums = (float *)(shared + TILE_BYTES);
                 for (int head = rank; head < HEADS && !payload; head += g.members) {
                     if (head != rank) step.fetch(rows_of(head));
+                    // The normed states are the residual of `project`; each head's block stores that head's columns of
+                    // them.
                     for (int place = t.thread; place < TOKENS * HEAD / 8; place += THREADS) {
                         int token = place / (HEAD / 8), column = head * HEAD + place % (HEAD / 8) * 8;
                         if (token < t.tokens)
@@ -599,6 +690,8 @@ KERNEL encode(const Arguments g) {
                     });
                     wait_block();
                     constexpr int N = 3 * HEAD, PAIRS = (TOKENS * N / 2 + THREADS - 1) / THREADS;
+                    // Queries, keys and values take the place of the sums that they are made of, so they wait in
+                    // registers until every thread has read its sums.
                     u32 held[PAIRS];
                     UNROLL
                     for (int i = 0; i < PAIRS; ++i) {
@@ -610,6 +703,8 @@ KERNEL encode(const Arguments g) {
                             held[i] = packed(a + c, b + d);
                         }
                     }
+                    // Judged here, once a layer, since this place needs a barrier anyway, which judge has. A payload of
+                    // 1: nobody stays, and there is nothing left to attend to.
                     if (flags > 1 && head == rank)
                         payload = judge(g, t, notes, layer, rank == 0) == 0;
                     else
@@ -623,6 +718,8 @@ KERNEL encode(const Arguments g) {
                                 if (column < 2 * HEAD) {
                                     *(u32 *)((column < HEAD ? q : k) + token * (HEAD + 8) + column % HEAD) = held[i];
                                 } else {
+                                    // Values transposed, since the product with the scores sums over tokens and wants
+                                    // them next to one another.
                                     v[(column - 2 * HEAD) * (TOKENS + 8) + token] = (u16)held[i];
                                     v[(column - 2 * HEAD + 1) * (TOKENS + 8) + token] = (u16)(held[i] >> 16);
                                 }
@@ -634,6 +731,7 @@ KERNEL encode(const Arguments g) {
                     }
                 }
             }
+            // ---- project: PROJECT columns of attention's output an item, with the residual.
             {
                 t.thread = fresh(t.thread) & (THREADS - 1);
                 Project step(t);
@@ -641,6 +739,9 @@ KERNEL encode(const Arguments g) {
                 if (rank < D / PROJECT) step.fetch([&](int n) { return rows + (long long)(rank * PROJECT + n) * D; });
                 target += g.members;
                 u64 seen = meet(notes, counter, target, payload);
+                // The payloads add up over the tiles of a launch, so what counts is that the sum grew. Blocks without a
+                // head learn here that the tile is done, and all of them break at the same place: the number of
+                // meetings stays in step.
                 left = seen != left_before;
                 left_before = seen;
                 if (left) break;
@@ -649,6 +750,7 @@ KERNEL encode(const Arguments g) {
                     with_residual<Project, D, PROJECT>(step, g, t, g.attended, rows, bias + 3 * D, g.middle, item);
                 }
             }
+            // ---- widen: attention's norm, WIDEN columns of the widening product an item, GELU.
             {
                 t.thread = fresh(t.thread) & (THREADS - 1);
                 Widen step(t);
@@ -685,6 +787,7 @@ KERNEL encode(const Arguments g) {
                             Widen::sum(sums, token, column, a, b);
                             a += c;
                             b += d;
+                            // GELU as BERT has it, by the error function and not by tanh.
                             a = 0.5f * a * (1 + erff(a * 0.70710678f));
                             b = 0.5f * b * (1 + erff(b * 0.70710678f));
                             *(u32 *)(g.wide + (long long)(t.token + token) * F + item * WIDEN + column) = packed(a, b);
@@ -693,6 +796,7 @@ KERNEL encode(const Arguments g) {
                     wait_block();
                 }
             }
+            // ---- narrow: NARROW columns of the narrowing product an item, with the residual; the next layer norms it.
             {
                 t.thread = fresh(t.thread) & (THREADS - 1);
                 Narrow step(t);
@@ -706,6 +810,7 @@ KERNEL encode(const Arguments g) {
                 }
             }
         }
+        // Rows that no test let go, and all rows of a plan without tests: their vectors are the last layer's.
         if (!left) {
             target += g.members;
             meet(notes, counter, target, 0);
@@ -719,7 +824,8 @@ KERNEL encode(const Arguments g) {
             }
         }
     }
-    // The last block of a group to end leaves the counters as it found them, for the next launch.
+    // The last block of a group to end leaves the counters as it found them, for the next launch. A memset by
+    // the host would be one more launch a batch.
     wait_block();
     if (THREAD == 0 && add_and_get(counter + 8) == (u64)g.members - 1) {
         counter[0] = 0;

@@ -1,6 +1,7 @@
 """Triton kernels of the graphed path: the exit test with its pooling, and moving the rows that stay.
 
-Their slow twins are in `leap.exits.cuda.exit_steps`; the buffers are `leap.exits.cuda.buckets.Bucket`'s.
+`leap.exits.cuda.exit_steps` has their reference implementations; the buffers are those of
+`leap.exits.cuda.buckets.Bucket`.
 """
 
 import triton
@@ -20,11 +21,13 @@ def exit_test(
     their vector, and the last program tells the host how many rows and tokens stay. LAST: all leave.
     """
     row = tl.program_id(0)
+    # A row that has left, or that only fills the bucket (-1), has length 0 here: it reads and writes nothing.
     there = tl.load(left + row) == 0
     start = tl.load(offsets + row)
     length = tl.where(there, tl.load(offsets + row + 1) - start, 0)
     column = tl.arange(0, BLOCK)
     token = tl.arange(0, TOKENS)
+    # Summed over tokens only at the end: the loop then has no exchange between threads.
     total = tl.zeros((TOKENS, BLOCK), tl.float32)
     for first in range(0, length, TOKENS):
         inside = (first + token < length)[:, None] & (column < D)[None, :]
@@ -41,15 +44,22 @@ def exit_test(
             size = tl.maximum(tl.sqrt(tl.sum(mean * mean, 0)), 1e-8)
             size_before = tl.maximum(tl.sqrt(tl.sum(earlier * earlier, 0)), 1e-8)
             cosine = tl.sum(mean * earlier, 0) / (size * size_before)
+            # As torch's cosine_similarity: a zero vector is like nothing, and a cosine that is not a number stays.
             leaves = there & (cosine >= tl.load(thresholds + layer))
+        # Rows move between buffers; `names` says which row of the batch this one is.
         name = tl.load(names + row)
         tl.store(vectors + name * D + column, mean, mask=kept & leaves)
         tl.store(exits + name, layer, mask=leaves)
         tl.store(left + row, layer, mask=leaves)
         if TEST:
+            # A layer's 64-bit counter has three fields: tokens that stay (below), rows that stay (ROW_ONE each),
+            # and above both (ALL + 1 each) programs that are done. One atomic addition moves all three, and the
+            # program that brings the last field to `rows` knows the final sums without any other barrier.
             mine = tl.where(leaves, 0, tl.where(there, ROW_ONE + length, 0)).to(tl.int64)
             seen = tl.atomic_add(counters + layer, mine + ALL + 1)
             if (seen + mine + ALL + 1) // (ALL + 1) == rows:
+                # To pinned memory, where the host polls. The epoch makes it a number that this run alone can
+                # write, so that the flag need not be cleared between runs.
                 tl.store(flags + layer, tl.load(epoch) * (ALL + 1) + ((seen + mine) & ALL))
 
 
@@ -60,10 +70,12 @@ def compact(
 ):  # fmt: skip
     """Moves the rows that are there, in order, to the front of other buffers; a program a row, and one."""
     row = tl.program_id(0)
+    # Every program reads which rows stay and how long they are, and so finds its row's place by itself.
     every = tl.arange(0, BLOCK_ROWS)
     staying = tl.load(left + every, mask=every < rows, other=1) == 0
     starts = tl.load(offsets + every, mask=staying, other=0)
     lengths = tl.load(offsets + every + 1, mask=staying, other=0) - starts
+    # The one program more writes what follows the rows: empty rows to the end of the buffer.
     if row == rows:
         count = tl.sum(staying.to(tl.int32), 0)
         end = tl.sum(lengths, 0) + tl.zeros((BLOCK_ROWS,), tl.int32)
@@ -72,6 +84,7 @@ def compact(
         tl.store(to_left + every, none, mask=(every >= count) & (every < to_rows))
     else:
         if tl.load(left + row) == 0:
+            # The rows that stay before this one: its place; their tokens: where its own begin.
             place = tl.sum((staying & (every < row)).to(tl.int32), 0)
             target = tl.sum(tl.where(every < row, lengths, 0), 0)
             start = tl.load(offsets + row)
@@ -87,6 +100,7 @@ def compact(
                 to = (target + first + token).to(tl.int64)
                 values = tl.load(states + at[:, None] * D + column[None, :], mask=inside, other=0.0)
                 tl.store(to_states + to[:, None] * D + column[None, :], values, mask=inside)
+            # The pooled vectors that the next tests compare with move along.
             for slot in range(SLOTS):
                 kept = tl.load(recent + (slot * rows + row) * D + column, mask=column < D, other=0.0)
                 tl.store(to_recent + (slot * to_rows + place) * D + column, kept, mask=column < D)

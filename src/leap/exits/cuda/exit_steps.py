@@ -1,6 +1,6 @@
-"""The two steps of the graphed path beside the layers: the exit test, and moving the rows that stay.
+"""The graphed path's two steps between layers: the exit test, and moving the rows that stay.
 
-On a GPU each is one kernel (`leap.exits.cuda.exit_kernels`); elsewhere its slow twin.
+On a GPU each is one kernel (`leap.exits.cuda.exit_kernels`); elsewhere the reference implementation.
 """
 
 import torch
@@ -94,8 +94,8 @@ def _exit_slowly(
     if kind == TEST:
         stays = there[~leaves].tolist()
         tokens = sum(ends[row + 1] - ends[row] for row in stays)
-        told = (int(bucket.epoch) << ROW_BITS | len(stays)) << TOKEN_BITS | tokens
-        bucket.flags[layer] = told
+        flag = (int(bucket.epoch) << ROW_BITS | len(stays)) << TOKEN_BITS | tokens
+        bucket.flags[layer] = flag
 
 
 def _move_slowly(source: Level, target: Level) -> None:

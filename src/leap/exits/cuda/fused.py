@@ -1,7 +1,7 @@
 """The CUDA fast path: a batch through all layers, exits included, in one kernel launch.
 
-Its slow twin is `leap.exits.forward`. The kernel packs rows into tiles that stop by themselves, so nothing is
-captured per shape, and neither the host nor other rows are waited for.
+Its reference implementation is `leap.exits.forward`. The kernel packs rows into tiles that stop by themselves, so
+nothing is captured per shape, and neither the host nor other rows are waited for.
 """
 
 from collections import OrderedDict
@@ -213,7 +213,7 @@ def unsupported(encoder: Encoder) -> str | None:
 
 
 def fits(batch: Batch, config: EncoderConfig, most_tokens: int = MOST_TOKENS) -> bool:
-    """Whether the kernel takes the batch: no row longer than the largest tile, and not too many tokens."""
+    """Check for a batch that the kernel takes: no row longer than the largest tile, and not too many tokens."""
     return batch.groups[-1].length <= longest_row(config) and len(batch.ids) <= most_tokens
 
 

@@ -3,8 +3,8 @@
 A batch lies in buffers of fixed size (`leap.exits.cuda.buckets`). Stretches of layers are graphs that test exits
 on the device; after some of them the host reads in pinned memory how many rows stay (`leap.exits.cuda.schedule`
 says where that pays), stops when none does, and moves the rest into smaller buffers. Where only the end of
-a whole batch is of interest, the device sees to it alone (`leap.exits.cuda.conditional`). The slow twin is
-`leap.exits.forward`; on a CPU the same schedule runs with plain calls instead of graphs.
+a whole batch is of interest, the device sees to it alone (`leap.exits.cuda.conditional`). The reference
+implementation is `leap.exits.forward`; on a CPU the same schedule runs with plain calls instead of graphs.
 """
 
 import os
@@ -228,7 +228,7 @@ class GraphEncoder:
             ahead = schedule.looks_behind(seen, known, rows, level)
             if ahead:
                 at = self._stretch(kept, level, at, schedule.next_look(at, rows, tokens, level), plan)
-            rows, tokens = self._told(kept.bucket, seen)
+            rows, tokens = self._wait_for_flag(kept.bucket, seen)
             known = seen
             if rows == 0:
                 return
@@ -257,14 +257,14 @@ class GraphEncoder:
         schedule.always = self.always
         return schedule
 
-    def _told(self, bucket: Bucket, layer: int) -> tuple[int, int]:
+    def _wait_for_flag(self, bucket: Bucket, layer: int) -> tuple[int, int]:
         looks = 0
-        while (told := bucket.told(layer)) is None:
+        while (staying := bucket.read_flag(layer)) is None:
             _let_others_go_on()
             looks += 1
-            if looks % LOOKS == 0 and torch.cuda.current_stream().query() and bucket.told(layer) is None:
+            if looks % LOOKS == 0 and torch.cuda.current_stream().query() and bucket.read_flag(layer) is None:
                 raise RuntimeError(f"the exit test of layer {layer} did not tell how many rows stay")
-        return told
+        return staying
 
     def _stretch(self, kept: Kept, level: int, first: int, last: int, plan: Plan) -> int:
         """Computes the layers after `first` up to `last`, with the plan's tests; returns `last`."""
@@ -386,5 +386,5 @@ def unsupported(encoder: Encoder) -> str | None:
 
 
 def fits(rows: int, tokens: int, longest: int) -> bool:
-    """Whether there is a bucket for a batch."""
+    """Check for a batch that a bucket holds."""
     return rows <= MOST_ROWS and tokens <= MOST_TOKENS and longest <= varlen.LONGEST_TILE

@@ -17,7 +17,7 @@ MOVE_MS = 0.03
 DEVICE_LOOK_MS = 0.004
 # Before anything is measured.
 LAYER_MS = 0.05
-# Batches after which what was found out is found out anew: the host has some microseconds a layer, no more.
+# Batches after which answers are computed again: the host has some microseconds a layer, no more.
 REMEMBERED = 16
 
 
@@ -45,21 +45,21 @@ class Clock:
 
     def __init__(self, tokens: Sequence[int]) -> None:
         self._tokens = tokens
-        self._found: list[list[float]] = [[] for _ in tokens]
+        self._times: list[list[float]] = [[] for _ in tokens]
 
     def wants(self, level: int) -> bool:
-        """Whether more measurements are of use."""
-        return len(self._found[level]) < 9
+        """Check for a level that needs more measurements."""
+        return len(self._times[level]) < 9
 
     def note(self, level: int, milliseconds: float) -> None:
         """A layer's time."""
-        self._found[level].append(milliseconds)
+        self._times[level].append(milliseconds)
 
     def layer(self, level: int) -> float:
         """The median of what was measured."""
-        found = sorted(self._found[level])
-        if found:
-            return found[len(found) // 2]
+        times = sorted(self._times[level])
+        if times:
+            return times[len(times) // 2]
         if level == 0:
             return LAYER_MS
         return self.layer(0) * self._tokens[level] / self._tokens[0]
@@ -85,7 +85,7 @@ class Schedule:
     _alone: dict[tuple[int, int], int | None] = field(default_factory=dict)
 
     def begin(self) -> None:
-        """A batch begins: now and then traffic and clock are asked anew."""
+        """A batch begins: now and then traffic and clock are asked again."""
         if self.always or self._batches % REMEMBERED == 0:
             self._answers.clear()
             self._alone.clear()
@@ -117,7 +117,7 @@ class Schedule:
         return self._alone[rows, tokens]
 
     def looks_behind(self, layer: int, at: int, rows: int, level: int) -> bool:
-        """Whether to launch what follows a look at `layer` before it is answered.
+        """Decide to launch what follows a look at `layer` before it is answered.
 
         The device then never waits for the host, but computes a layer in vain if all rows are gone.
         """

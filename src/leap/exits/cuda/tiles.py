@@ -17,7 +17,7 @@ MOST_SUMS = 64
 
 @dataclass(frozen=True)
 class TileShape:
-    """What the kernel is compiled for, beside the model.
+    """What the kernel is compiled for, apart from the model.
 
     rows16: of 16 tokens each, a tile.
     project, widen, narrow: columns of a block's share of a step.

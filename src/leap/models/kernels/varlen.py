@@ -2,7 +2,7 @@
 
 `torch.library` operators, so that `torch.compile` and CUDA graphs take them whole. Tokens that belong to no
 row (a batch padded at its end to a fixed size) get zeros, forward and backward; in inference mode anything.
-Their slow twins are `attention` and `mean_pool`'s loop over groups in `leap.models.packed_encoder`.
+Their reference implementations are `attention` and `mean_pool`'s loop over groups in `leap.models.packed_encoder`.
 """
 
 from functools import cache
@@ -28,12 +28,12 @@ ONE_LAUNCH = 512
 
 
 def available(device: torch.device) -> bool:
-    """Whether batches on this device are computed by their offsets: CUDA, with PyTorch's Triton."""
+    """Check for a device that computes batches by their offsets: CUDA, with PyTorch's Triton."""
     return device.type == "cuda" and find_spec("triton") is not None
 
 
 def handles(qkv: Tensor, heads: int) -> bool:
-    """Whether these operators compute such an input: half precision on CUDA, a head size tiles can hold."""
+    """Check for an input that these operators compute: half precision on CUDA, a head size tiles can hold."""
     half = qkv.dtype in (torch.float16, torch.bfloat16)
     return qkv.is_cuda and half and qkv.shape[-1] // 3 // heads in HEAD_SIZES
 
@@ -72,9 +72,9 @@ def _flash_attention(qkv: Tensor, offsets: Tensor, heads: int, longest: int) -> 
 
 
 def adds_and_norms(states: Tensor, weight: Tensor) -> bool:
-    """Whether `add_norm` computes such states: half precision on CUDA, in inference, weights of their kind.
+    """Check for states that `add_norm` computes: half precision on CUDA, in inference, weights of their kind.
 
-    Not within `torch.compile`, which fuses a norm with what stands beside it.
+    Not within `torch.compile`, which fuses a norm with its neighbours.
     """
     half = states.dtype in (torch.float16, torch.bfloat16) and states.dtype == weight.dtype
     eager = torch.is_inference_mode_enabled() and not torch.compiler.is_compiling()

@@ -32,26 +32,34 @@ def attention_forward(
     """
     row = tl.program_id(0)
     start = tl.load(offsets + row)
+    # One more program than rows: its start is the end of the last row. Of the launches for the tile sizes only the
+    # smallest (LOW == 0) clears, and of its programs only one head's.
     if row == rows:
         if (LOW == 0) & (tl.program_id(1) == 0):
             _clear(out, start, tokens, HEADS * D)
         return
     length = tl.load(offsets + row + 1) - start
+    # Rows of other sizes are another launch's: the grid is the same for every batch, as a CUDA graph needs it.
     if (length > LOW) & (length <= TILE):
         token = tl.arange(0, TILE)
         inside = token < length
         column = tl.arange(0, D)
+        # 64 bits: tokens times 3 HEADS D can pass 2^31.
         at = (start + token).to(tl.int64)
+        # Small tiles take PER heads one after the other: one head of so few tokens is little for a program.
         for step in tl.static_range(PER):
             head = tl.program_id(1) * PER + step
             source = qkv + at[:, None] * (3 * HEADS * D) + head * D + column[None, :]
             key = tl.load(source + HEADS * D, mask=inside[:, None], other=0.0)
             value = tl.load(source + 2 * HEADS * D, mask=inside[:, None], other=0.0)
+            # Keys and values stay in registers; queries come in parts, or a large tile's scores would spill.
             for first in range(0, TILE, QUERIES):
                 asking = first + tl.arange(0, QUERIES)
                 asked = (asking < length)[:, None]
                 there = (start + asking).to(tl.int64)[:, None] * (HEADS * D)
                 query = tl.load(qkv + 3 * there + head * D + column[None, :], mask=asked, other=0.0)
+                # All keys of the row are here, so this is the whole softmax: no running maximum is carried.
+                # Queries beyond the end have scores of zero, not of infinity, and are not stored.
                 scores = tl.dot(query, tl.trans(key)) * scale
                 scores = tl.where(inside[None, :], scores, -float("inf"))
                 scores = tl.exp(scores - tl.max(scores, 1)[:, None])
@@ -86,6 +94,7 @@ def attention_backward(
             place = at[:, None] * (3 * HEADS * D) + head * D + column[None, :]
             key = tl.load(qkv + place + HEADS * D, mask=inside[:, None], other=0.0)
             value = tl.load(qkv + place + 2 * HEADS * D, mask=inside[:, None], other=0.0)
+            # Sums over the queries' parts, in float32 until all are added.
             by_key = tl.zeros((TILE, D), tl.float32)
             by_value = tl.zeros((TILE, D), tl.float32)
             for first in range(0, TILE, QUERIES):
@@ -99,6 +108,7 @@ def attention_backward(
                 scores = tl.exp(scores - tl.max(scores, 1)[:, None])
                 scores = scores / tl.sum(scores, 1)[:, None]
                 by_score = tl.dot(given, tl.trans(value))
+                # The gradient of the softmax, row by row: P (dP - sum(P dP)); and of the scale.
                 by_score = scores * (by_score - tl.sum(scores * by_score, 1)[:, None]) * scale
                 by_score = by_score.to(query.dtype)
                 by_query = tl.dot(by_score, key)
@@ -118,9 +128,11 @@ def add_norm_forward(states, addition, weight, bias, out, eps, WIDTH: tl.constex
     column = tl.arange(0, BLOCK)
     inside = column < WIDTH
     place = tl.program_id(0).to(tl.int64) * WIDTH + column
+    # Added in half precision on purpose: the sum of two loads has their type.
     summed = tl.load(states + place, mask=inside, other=0.0) + tl.load(addition + place, mask=inside, other=0.0)
     summed = summed.to(tl.float32)
     mean = tl.sum(summed, 0) / WIDTH
+    # Columns that only fill the block up to a power of two must not enter the variance.
     centred = tl.where(inside, summed - mean, 0.0)
     scale = 1 / tl.sqrt(tl.sum(centred * centred, 0) / WIDTH + eps)
     slope = tl.load(weight + column, mask=inside, other=0.0).to(tl.float32)
