@@ -194,7 +194,6 @@ def random_model(target: Path, layers: int) -> None:
 
     import torch
 
-    from leap.exits import ExitRule
     from leap.models.packed_encoder import Encoder, EncoderConfig
     from leap.train.student import save_student
 
@@ -202,7 +201,7 @@ def random_model(target: Path, layers: int) -> None:
     torch.manual_seed(0)
     config = replace(EncoderConfig.load(real), layers=layers, intermediate=32)
     target.mkdir()
-    save_student(Encoder(config), target, real, 128, ExitRule(0.95, 1, 1))
+    save_student(Encoder(config), target, real, 128)
 
 
 def tokens() -> None:

@@ -34,7 +34,7 @@ from leap.core.progress import log_to_stderr
 from leap.core.settings import VariantSettings, read_settings
 from leap.core.settings.sources import ModelSource
 from leap.data.sentence_file import read_sentences
-from leap.exits import ExitRule, LeapEncoder
+from leap.exits import LeapEncoder
 from leap.models.batches import Batch
 from leap.models.device import resolve_device
 from leap.models.locate import locate
@@ -127,8 +127,7 @@ class Bench:
             encoder, _ = start_student(student, self.located.folder, self.counts, 1)
             path = Path(folder) / "student"
             path.mkdir()
-            rule = ExitRule(**self.variant.exit.rule())
-            save_student(encoder, path, self.tokenizer_folder, self.variant.train.max_length, rule)
+            save_student(encoder, path, self.tokenizer_folder, self.variant.train.max_length)
             model = SentenceTransformer(str(path), device=str(device))
             arguments = Arguments(
                 folder,

@@ -30,7 +30,7 @@ from leap.evaluate.encode import layer_vectors
 from leap.evaluate.vector_cache import VectorCache
 from leap.evidence.evidence_file import read_evidence
 from leap.evidence.score_table import read_scores
-from leap.exits import ExitRule, LeapEncoder
+from leap.exits import LeapEncoder
 from leap.exits.calibrate.calibrate_folder import calibrate
 from leap.exits.calibrate.risk import Demand
 from leap.exits.heads import Heads
@@ -59,7 +59,8 @@ def saved(folder: Path, seed: int = 0) -> Path:
     """A folder as training leaves it."""
     plain = write_folder(folder.with_name(f"{folder.name}-plain"), seed=seed)
     folder.mkdir()
-    save_student(Encoder.load(plain), folder, plain, 32, ExitRule(0.885, 2, 1))
+    save_student(Encoder.load(plain), folder, plain, 32)
+    write_sealed(folder / "leap.json", {"exit": {"threshold": 0.885, "min_layer": 2, "patience": 1}})
     return folder
 
 

@@ -8,7 +8,6 @@ from test_objective import ADAPTIVE, LAYERS, ROWS, STORED, TEACHER_WIDTH, WIDTH,
 from tiny_models import MakeFolder
 from torch import Tensor, nn
 
-from leap.exits.rules import ExitRule
 from leap.models.packed_encoder import Encoder
 from leap.train.objective import AdaptiveLayer, terms
 from leap.train.objective.adaptive_layer import DRAWS, kl_to_final, prior_weights
@@ -47,7 +46,7 @@ def test_the_same_loss_and_gradient_as_the_library(
     plain = make_folder()
     folder = plain / "as_saved"
     folder.mkdir()
-    save_student(Encoder.load(plain), folder, plain, 32, ExitRule(0.95, 2, 1))
+    save_student(Encoder.load(plain), folder, plain, 32)
     model = SentenceTransformer(str(folder), device="cpu").eval()
     features = model.preprocess(SENTENCES)
     width = model.get_embedding_dimension()

@@ -132,11 +132,10 @@ def layers_of(theirs: Any, name: str) -> torch.Tensor:
 @pytest.mark.parametrize("name", ["qwen3", "albert", "t5", "modernbert", "bert"])
 def test_later_layers_are_not_computed(name: str, zoo: Callable[[str], Path]) -> None:
     model = LeapEncoder(zoo(name), "cpu")
-    layers = model.encoder.layers if isinstance(model.encoder, Encoder) else model.encoder._layers
     rows: list[int] = []
     hooks = [
         layer.register_forward_pre_hook(lambda _, given: rows.append(len(given[0])))
-        for layer in dict.fromkeys(layers)
+        for layer in dict.fromkeys(model.encoder.layers)
     ]
     model.encode(TEXTS[:6], strategy="fixed", layer=2)
     assert len(rows) == 2
@@ -431,6 +430,61 @@ def test_the_doctor_and_a_students_start_take_a_decoder_of_28_layers(tmp_path: P
     saved.mkdir()
     save_student(encoder, saved, folder, 24)
     assert_equal(LeapEncoder(saved, "cpu"), plain(saved))
+
+
+def test_calibration_heads_and_lens_of_a_decoder(zoo: Callable[[str], Path], tmp_path: Path) -> None:
+    from leap.exits.calibrate.calibrate_folder import calibrate
+    from leap.exits.calibrate.fit_heads import fit_heads
+    from leap.exits.calibrate.risk import Demand
+    from leap.exits.calibration import Calibration
+
+    folder = tmp_path / "m"
+    shutil.copytree(zoo("qwen3"), folder)
+    model = LeapEncoder(folder, "cpu")
+    texts = [f"{one} {two}" for one in WORDS[:20] for two in WORDS[:10]]
+    found = calibrate(model, texts, Demand(0.2, 0.3, 0.8), with_lens=True, batch_size=64)
+    found.save(folder)
+    pooled = torch.cat([vectors for _, vectors in model.pooled_layers(texts, 64)], 1)
+    fit_heads([pooled]).save(folder)
+    threshold = half_leave(pooled).threshold
+    thresholds = torch.tensor([torch.inf, threshold, torch.inf, torch.inf])
+    Calibration(thresholds, 1, None, uses_lens=True).save(folder, {})
+    again = LeapEncoder(folder, "cpu")
+    vectors, layers = again.encode(texts, strategy="calibrated", return_exit_layers=True)
+    assert set(layers.tolist()) == {2, LAYERS}
+    order = [row for rows, _ in model.pooled_layers(texts, 64) for row in rows]
+    mapped = F.normalize(pooled[2] @ again.lens.maps[1], dim=-1)[torch.tensor(order).argsort()]
+    np.testing.assert_allclose(vectors[layers == 2], mapped[layers == 2], atol=1e-5)
+    middle = again.heads.scores(pooled)[1].median().item()
+    _, layers = again.encode(texts, strategy="heads", threshold=middle, min_layer=2, return_exit_layers=True)
+    assert 0 < (layers == 2).sum() < len(texts)
+
+
+def test_a_saved_model_loads_without_a_report_of_missing_weights(
+    bert: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    from transformers.utils import logging as theirs
+
+    from leap.registry.export_folder import export_truncated
+
+    export_truncated(bert, 2, tmp_path / "cut", None)
+    theirs.enable_propagation()
+    with caplog.at_level("WARNING", logger="transformers"):
+        cut = plain(tmp_path / "cut")
+    theirs.disable_propagation()
+    assert "MISSING" not in caplog.text
+    found = LeapEncoder(bert, "cpu").encode(TEXTS, strategy="fixed", layer=2)
+    np.testing.assert_allclose(cut.encode(TEXTS), found, atol=1e-5)
+
+
+def test_a_variants_checkpoint_is_one_file_of_weights(bert: Path) -> None:
+    from leap.models.saved_files import join_shards
+
+    expected = LeapEncoder(bert, "cpu").encode(TEXTS)
+    in_shards(bert)
+    join_shards(bert)
+    assert [path.name for path in bert.glob("*safetensors*")] == ["model.safetensors"]
+    np.testing.assert_allclose(LeapEncoder(bert, "cpu").encode(TEXTS), expected, atol=1e-6)
 
 
 def test_a_copy_of_the_tokenizer_says_the_models_own_length(bert: Path) -> None:

@@ -14,15 +14,7 @@ from leap.models.folder import WEIGHTS, ModelFolder
 
 # Of a hub repository: no part begins with a dot, so that none is a folder above.
 _REPOSITORY = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*/[A-Za-z0-9_][A-Za-z0-9_.-]*")
-HUB_FILES = (
-    "*.json",
-    "*.txt",
-    "*.model",
-    "*.safetensors",
-    "[0-9]_*/*.json",
-    "[0-9]_*/*.safetensors",
-    "[0-9]_*/*.txt",
-)
+HUB_FILES = ("*.json", "*.txt", "*.model", "*.safetensors")  # in folders of modules too
 # What SHA256SUMS of a model folder leaves out: the exit rule may be set by hand, the card comes later, and
 # the others name the weights that they were made for and carry hashes of their own.
 CHANGING = (
@@ -81,7 +73,7 @@ def hub_folder(repo: str, revision: str) -> Path:
     Raises:
         UserError: it cannot be had.
     """
-    return fetch(repo, revision, HUB_FILES, "model", required=("config.json", WEIGHTS))
+    return fetch(repo, revision, HUB_FILES, "model", required=("*config.json", "*.safetensors"))
 
 
 def check_files(folder: Path) -> None:

@@ -115,9 +115,10 @@ class ReferenceEncoder(nn.Module):
         if longest < UNLIMITED:
             self.transformer.max_seq_length = longest
         self.config = ReferenceConfig(0, 0, vocabulary, pad or 0, longest)
-        self._layers, self._norm = self._found_layers()
-        self._batched: list[set[Path_]] = [set() for _ in self._layers]
-        for module in dict.fromkeys(self._layers):
+        # Each layer's module; where layers share their weights, one module several times.
+        self.layers, self._norm = self._found_layers()
+        self._batched: list[set[Path_]] = [set() for _ in self.layers]
+        for module in dict.fromkeys(self.layers):
             module.register_forward_pre_hook(self._before, with_kwargs=True)
             module.register_forward_hook(self._behind)
         self._find_shape()
@@ -153,9 +154,6 @@ class ReferenceEncoder(nn.Module):
     def walk(self, batch: Batch, visit: Visit) -> None:
         """Compute layer by layer; `leap.models.walk` says how."""
         features = self._padded(batch)
-        self._run(features, visit)
-
-    def _run(self, features: dict[str, Tensor], visit: Visit) -> None:
         rows = torch.arange(len(features["input_ids"]), device=features["input_ids"].device)
         self._here.walk = walk = _Pass(visit, features, rows)
         try:
@@ -186,7 +184,7 @@ class ReferenceEncoder(nn.Module):
     def _behind(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
         """Show what a layer gives."""
         walk: _Pass | None = getattr(self._here, "walk", None)
-        if walk is not None and walk.entered < len(self._layers):
+        if walk is not None and walk.entered < len(self.layers):
             self._show(walk, walk.entered, _first_tensor((output,), {}))
 
     def _show(self, walk: _Pass, number: int, states: Tensor) -> None:
@@ -329,12 +327,12 @@ class ReferenceEncoder(nn.Module):
             seen: list[dict[Path_, int]] = []
             hooks = [
                 module.register_forward_pre_hook(
-                    lambda module, args, kwargs, seen=seen: seen.append(  # type: ignore[misc]
+                    lambda module, args, kwargs, seen=seen: seen.append(
                         {path: len(tensor) for path, tensor in _tensors((args, kwargs)) if tensor.ndim}
                     ),
                     with_kwargs=True,
                 )
-                for module in dict.fromkeys(self._layers)
+                for module in dict.fromkeys(self.layers)
             ]
             try:
                 pooled = self._probed(lengths)
@@ -343,8 +341,8 @@ class ReferenceEncoder(nn.Module):
                     hook.remove()
             sizes.append(seen)
         one, other = sizes
-        if len(one) != len(self._layers) or len(other) != len(one):
-            raise self._unwalkable(f"{len(one)} calls of its {len(self._layers)} layers were seen")
+        if len(one) != len(self.layers) or len(other) != len(one):
+            raise self._unwalkable(f"{len(one)} calls of its {len(self.layers)} layers were seen")
         rows = len(PROBE_LENGTHS)
         for number, (first, second) in enumerate(zip(one, other, strict=True)):
             self._batched[number] = {
@@ -352,16 +350,17 @@ class ReferenceEncoder(nn.Module):
             }
         old = self.config
         self.config = ReferenceConfig(
-            len(self._layers), pooled.shape[-1], old.vocabulary, old.pad_token, old.max_tokens
+            len(self.layers), pooled.shape[-1], old.vocabulary, old.pad_token, old.max_tokens
         )
 
     def _probed(self, lengths: Sequence[int]) -> Tensor:
         try:
-            return self(_made_batch(self.config.vocabulary, lengths))
+            pooled: Tensor = self(_made_batch(self.config.vocabulary, lengths))
         except UserError:
             raise
         except Exception as error:  # noqa: BLE001 - whatever a module of another form raises
             raise self._unwalkable(f"its modules cannot pool one layer at a time ({_line(error)})") from None
+        return pooled
 
     @torch.inference_mode()
     def _check_exits(self) -> None:
@@ -503,9 +502,9 @@ def _check_safe(folder: Path) -> None:
 
 
 def _is_known(model_type: str) -> bool:
-    from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
+    from transformers import CONFIG_MAPPING
 
-    return model_type in CONFIG_MAPPING_NAMES
+    return model_type in CONFIG_MAPPING
 
 
 @contextmanager
@@ -514,14 +513,14 @@ def _quiet() -> Iterator[None]:
     from transformers.utils import logging as theirs
 
     level, bars = theirs.get_verbosity(), theirs.is_progress_bar_enabled()
-    theirs.set_verbosity_error()
-    theirs.disable_progress_bar()
+    theirs.set_verbosity_error()  # type: ignore[no-untyped-call]
+    theirs.disable_progress_bar()  # type: ignore[no-untyped-call]
     try:
         yield
     finally:
         theirs.set_verbosity(level)
         if bars:
-            theirs.enable_progress_bar()
+            theirs.enable_progress_bar()  # type: ignore[no-untyped-call]
 
 
 def _made_batch(vocabulary: int, lengths: Sequence[int]) -> Batch:

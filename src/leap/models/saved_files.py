@@ -5,10 +5,12 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
 
+from leap.core.errors import UserError
 from leap.models.families import Family
-from leap.models.folder import ModelFolder, read_json_file
+from leap.models.folder import INDEX, WEIGHTS, ModelFolder, read_json_file
 from leap.models.tokenizer import FILE
 
 SENTENCE_CONFIG = "config_sentence_transformers.json"
@@ -33,6 +35,27 @@ def sentence_config(source: Path) -> dict[str, Any]:
         "default_prompt_name": own.get("default_prompt_name"),
         "similarity_fn_name": "cosine",
     }
+
+
+def join_shards(folder: Path) -> None:
+    """Make one model.safetensors of a folder's shards, in place: a checkpoint's identity is one file's hash.
+
+    Raises:
+        UserError: the transformer lies in a folder of its own, where a checkpoint's weights are not looked for.
+    """
+    layout = ModelFolder.read(folder)
+    if layout.transformer.resolve() != folder.resolve():
+        raise UserError(
+            f"{folder}: its weights lie in {layout.transformer.name}/, an old layout that a variant's checkpoint "
+            "cannot have: save it again with sentence-transformers: SentenceTransformer(OLD).save('NEW FOLDER')"
+        )
+    shards = layout.weights
+    if len(shards) < 2:
+        return
+    tensors = {name: tensor for path in shards for name, tensor in load_file(path).items()}
+    save_file(tensors, folder / WEIGHTS, metadata={"format": "pt"})
+    for path in (*shards, folder / INDEX):
+        path.unlink()
 
 
 def save_tokenizer(tokenizer: Tokenizer, source: Path, target: Path, max_length: int, pad_token: int) -> None:

@@ -4,11 +4,11 @@ An encoder's `walk(batch, visit)` computes layer by layer and shows each one to 
 who goes on; rows that do not are not computed any further, and when none is left no later layer is.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from leap.models.batches import Batch
 
@@ -57,6 +57,10 @@ class Walkable(Protocol):
     @property
     def packs(self) -> bool:
         """Whether it computes packed batches without groups, on a GPU in half precision."""
+
+    @property
+    def layers(self) -> Iterable[nn.Module]:
+        """The modules of layers 1 to L."""
 
     @property
     def weight(self) -> Tensor:

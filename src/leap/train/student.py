@@ -165,7 +165,7 @@ def _take_embeddings(encoder: Encoder, teacher: Encoder | ReferenceEncoder, toke
         )
     with one_thread():
         moments = (words * (weights / weights.sum()).unsqueeze(1)).T @ words
-        basis = torch.linalg.eigh(moments).eigenvectors.flip(1)[:, : encoder.config.width].float()
+        basis: Tensor = torch.linalg.eigh(moments).eigenvectors.flip(1)[:, : encoder.config.width].float()
     # An eigenvector's sign is the library's whim; the largest entry made positive settles it.
     basis *= basis.gather(0, basis.abs().argmax(0, keepdim=True)).sign()
     with torch.no_grad():
@@ -177,8 +177,7 @@ def _take_embeddings(encoder: Encoder, teacher: Encoder | ReferenceEncoder, toke
         encoder.places.weight.copy_(places[: len(encoder.places.weight)])
         if encoder.types is not None and teacher.types is not None:
             encoder.types.weight.copy_(teacher.types.weight @ basis)
-    result: Tensor = basis
-    return result
+    return basis
 
 
 def _grown(settings: StudentSettings, start: GrownStart, teacher_folder: Path) -> Encoder:

@@ -19,6 +19,7 @@ from leap.models.device import resolve_device
 from leap.models.find import CHANGING
 from leap.models.locate import locate
 from leap.models.open_model import open_model
+from leap.models.saved_files import join_shards
 from leap.train.objective import objective
 from leap.train.ranks import ALONE, Ranks
 from leap.train.student import save_student, start_student, student_tokenizer_folder
@@ -127,8 +128,9 @@ def copy_checkpoint(variant: VariantSettings, place: Place) -> dict[str, Any]:
     with whole_folder(place.student) as temporary:
         ignored = shutil.ignore_patterns("*.bin", "*.onnx", ".*", "README.md")
         shutil.copytree(located.folder, temporary, dirs_exist_ok=True, ignore=ignored)
+        join_shards(temporary)
         write_sums(temporary, CHANGING)
-    result = {"checkpoint": located.sha256, "steps": 0}
+    result = {"checkpoint": sha256_of(place.student / "model.safetensors"), "steps": 0}
     _record(place.training, [], result, {})
     return result
 
