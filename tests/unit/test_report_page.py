@@ -1,4 +1,5 @@
 import copy
+import json
 import re
 import xml.etree.ElementTree as ElementTree
 from html.parser import HTMLParser
@@ -9,13 +10,12 @@ import pytest
 from made_evidence import made_settings, write_evidence
 from test_summary import made
 
-from leap.core.colours import colours_of
+from leap.core.colours import COLOURS, colours_of
 from leap.report import plots
 from leap.report.grid import shown, tone
 from leap.report.page import (
     Pictures,
     pictures,
-    plot_rows,
     render_markdown,
     render_paper,
     render_report,
@@ -59,7 +59,8 @@ def drawn(project: Path, summary_once: dict[str, Any]) -> Pictures:
     return pictures(copy.deepcopy(summary_once), project / "evaluations", {})
 
 
-PAPER = read_paper(Path(__file__).parents[2] / "reference" / "paper.yaml")
+PROJECT = Path(__file__).parents[2]
+PAPER = read_paper(PROJECT / "reference" / "paper.yaml")
 
 
 def page(summary: dict[str, Any], drawn: Pictures, studies: dict[str, Any] | None = None) -> str:
@@ -219,8 +220,8 @@ def test_a_variant_keeps_its_colour_whichever_others_there_are() -> None:
     assert colours_of(["fixed_depth", "leap"]) == {name: every[name] for name in ("leap", "fixed_depth")}
     assert colours_of(["mine", "leap"])["mine"] not in {every["leap"]}
     assert len(colours_of(map(str, range(20)))) == 20
-    rows = plot_rows([{"variant": "leap", "x": 1}])
-    assert rows == [{"variant": "leap", "x": 1, "colour": every["leap"]}]
+    template = json.loads((PROJECT / ".dvc/plots/by_variant.json").read_text())
+    assert template["spec"]["encoding"]["color"]["scale"]["range"] == list(COLOURS)
 
 
 def test_a_curve_goes_through_its_points() -> None:

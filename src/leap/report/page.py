@@ -7,7 +7,6 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader
 from markupsafe import Markup, escape
 
-from leap.core.colours import colours_of
 from leap.evidence.bounds import ENOUGH_NEIGHBOURS
 from leap.report import plot_data, plots
 from leap.report.findings import against_smaller, finding, machine, next_steps, overview
@@ -83,12 +82,6 @@ def pictures(summary: dict[str, Any], evaluations: Path, studies: Studies) -> Pi
         ),
     }
     return {name: (caption, function(rows), rows) for name, (caption, rows, function) in draw.items() if rows}
-
-
-def plot_rows(rows: Rows) -> Rows:
-    """The rows of a picture as `dvc plots` reads them: each with the colour of its variant."""
-    colours = colours_of(row["variant"] for row in rows)
-    return [{**row, "colour": colours[row["variant"]]} for row in rows]
 
 
 def render_report(summary: dict[str, Any], drawn: Pictures, studies: Studies, asked: dict[str, str]) -> str:

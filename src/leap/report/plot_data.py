@@ -23,13 +23,13 @@ def layer_rows(summary: dict[str, Any]) -> Rows:
 
 
 def exit_rows(summary: dict[str, Any]) -> Rows:
-    """A row a variant and layer where sentences leave: their share; nothing of a variant that never exits."""
+    """A row a variant and layer where sentences leave: their share. Variants that never exit only if all are such."""
+    variants = summary["variants"]
+    leaving = [name for name, variant in variants.items() if dig(variant, "exit", "rate")]
     rows = []
-    for name, variant in summary["variants"].items():
-        counts = dig(variant, "exit", "layers") or {}
+    for name in leaving or variants:
+        counts = dig(variants[name], "exit", "layers") or {}
         total = sum(counts.values())
-        if not dig(variant, "exit", "rate"):
-            continue
         rows += [{"variant": name, "layer": int(layer), "share": count / total} for layer, count in counts.items()]
     return rows
 

@@ -6,7 +6,7 @@ from leap.core.files import read_json, whole_file, whole_folder, write_json, wri
 from leap.core.project import Project
 from leap.core.settings import Settings
 from leap.evidence.evidence_file import read_evidence
-from leap.report.page import pictures, plot_rows, render_markdown, render_paper, render_report
+from leap.report.page import pictures, render_markdown, render_paper, render_report
 from leap.report.paper import read_paper
 from leap.report.paper_tables import paper_tables
 from leap.report.run_facts import run_facts
@@ -52,5 +52,5 @@ def write_report(settings: Settings, project: Project) -> dict[str, Any]:
     with whole_folder(project.reports / "plots") as plots:
         for name, (_, svg, rows) in drawn.items():
             (plots / f"{name}.svg").write_text(svg, encoding="utf-8")
-            write_json(plots / f"{name}.json", plot_rows(rows))
+            write_json(plots / f"{name}.json", rows)
     return summary
