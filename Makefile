@@ -64,7 +64,8 @@ study-%: setup ## one study of params.yaml (study-ablation), then the report aga
 
 ui: setup ## open MLflow on http://127.0.0.1:5000
 	@leap track
-	mlflow ui --backend-store-uri sqlite:///mlruns/mlflow.db --host 127.0.0.1
+	MLFLOW_SERVER_ENABLE_JOB_EXECUTION=false mlflow ui --workers 1 --host 127.0.0.1 \
+	  --backend-store-uri sqlite:///mlruns/mlflow.db
 
 test: setup-dev ## run all tests (those on real data need LEAP_DATA)
 	OMP_NUM_THREADS=1 pytest --numprocesses auto --dist loadfile --no-loadscope-reorder

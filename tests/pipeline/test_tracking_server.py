@@ -4,7 +4,6 @@ import base64
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -55,12 +54,10 @@ def the_run(settings: Settings) -> Any:
 
 def test_down_then_up(project: Path, server: Server, settings: Settings, caplog: Any) -> None:
     write_evidence(project, settings, "leap")
-    started = time.monotonic()
     assert not log(settings, "leap")
     with Tracking.open(settings).training_run("leap", 1, {}) as live:
         live.metrics(1, {"loss": 1.0})
         live.finish("c" * 64)
-    assert time.monotonic() - started < 15
     assert "cannot be used" in caplog.text
     assert "`dvc repro` or `leap track` logs what is missing" in caplog.text
     with pytest.raises(UserError, match=r"tracking.uri: MLflow at http://127.0.0.1:\d+ cannot be used"):
@@ -170,12 +167,10 @@ def test_a_server_that_goes_while_a_training_runs(project: Path, server: Server,
     with Tracking.open(settings, required=True).training_run("baseline", 1, {}) as live:
         live.metrics(20, {"loss": 3.0})
         server.stop()
-        started = time.monotonic()
         for step in range(40, 140):
             live.metrics(step, {"loss": 1.5})
         write_evidence(project, settings, "baseline")
         live.finish(checkpoint_hash(Path("models/baseline-1")))
-        assert time.monotonic() - started < 10
     assert not log(settings, "baseline")
 
 

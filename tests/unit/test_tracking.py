@@ -1,5 +1,6 @@
 import getpass
 import hashlib
+import json
 import os
 import shutil
 import signal
@@ -24,6 +25,7 @@ from leap.evidence.evidence_file import checkpoint_hash, model_hash
 from leap.registry.checkpoint_run import log_checkpoint
 from leap.registry.project_runs import log_report
 from leap.registry.run_content import evidence_numbers
+from leap.registry.ui_links import ui_links
 from leap.tracking import Tracking
 from leap.tracking import training_run as run_module
 from leap.tracking.entities import flat, history_metrics, history_numbers
@@ -131,6 +133,13 @@ def test_the_experiment_opens_as_what_it_is(project: Path) -> None:
     tags = tracking.client.get_experiment(str(tracking.experiment)).tags
     assert tags["mlflow.experimentKind"] == "custom_model_development"
     assert "docs/tracking.md" in tags["mlflow.note.content"]
+    # The view that `make ui` links to, in the form of MLflow's own "Share" (its page: mlflow.sharedViewState.*).
+    view = json.loads(tags["mlflow.sharedViewState.leap"])
+    assert view["selectedColumns"][:3] == ["tags.`leap.verdict`", "metrics.`layers`", "metrics.`exit_rate`"]
+    assert ui_links(SETTINGS, "1").split() == [
+        "runs", "http://127.0.0.1:5000/#/experiments/1/runs?viewStateShareKey=leap",
+        "models", "http://127.0.0.1:5000/#/models/leap",
+    ]  # fmt: skip
 
 
 def test_settings_as_flat_text() -> None:

@@ -6,10 +6,7 @@ The front matter is the hub's (huggingface.co/docs/hub/model-cards); scores of a
 
 from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, metadata
-from io import StringIO
 from typing import Any
-
-from ruamel.yaml import YAML
 
 from leap.core.environment import hardware
 from leap.core.settings import Settings
@@ -42,20 +39,17 @@ def model_card(settings: Settings, evidence: Evidence, verdict: dict[str, Any]) 
 
 
 def with_front_matter(front: dict[str, Any], body: str) -> str:
-    """A card from its front matter and its text."""
-    stream = StringIO()
-    yaml = YAML()
-    yaml.default_flow_style = False
-    yaml.dump(front, stream)
-    return f"---\n{stream.getvalue()}---\n\n{body}\n"
+    """Return a card of its front matter and its text."""
+    from huggingface_hub import ModelCardData
+
+    return f"---\n{ModelCardData(**front)}\n---\n\n{body}\n"
 
 
 def front_matter(card: str) -> dict[str, Any]:
-    """The front matter of a card; empty where it has none."""
-    if not card.startswith("---\n"):
-        return {}
-    content = YAML(typ="safe").load(card.split("---\n", 2)[1])
-    return content if isinstance(content, dict) else {}
+    """Return the front matter of a card; empty where it has none."""
+    from huggingface_hub import ModelCard
+
+    return dict(ModelCard(card, ignore_metadata_errors=True).data.to_dict())  # type: ignore[no-untyped-call]
 
 
 USAGE = """\
@@ -106,39 +100,37 @@ def _front_matter(name: str, settings: Settings, evidence: Evidence) -> dict[str
         "license": card.license,
         "library_name": "sentence-transformers",
         "pipeline_tag": "sentence-similarity",
-        **({"base_model": base} if base else {}),
-        **({"datasets": datasets} if datasets else {}),
+        "base_model": base,
+        "datasets": datasets or None,
         "tags": list(TAGS),
-        "model-index": [{"name": name, "results": _results(settings, evidence)}],
+        "model_name": name,
+        "eval_results": _results(settings, evidence),
     }
 
 
-def _results(settings: Settings, evidence: Evidence) -> list[dict[str, Any]]:
-    results = []
-    for name, content in sorted(evidence.sts.items()):
-        source = getattr(settings.similarity.get(name), "repo", name)
-        scores = {"spearman_cosine": "spearman"}
-        results.append(_result("semantic-similarity", "Semantic similarity", name, source, content, scores))
-    for name, content in sorted(evidence.retrieval.items()):
-        source = getattr(settings.retrieval.get(name), "repo", name)
-        scores = {"cosine_ndcg@10": "ndcg_at_10"}
-        results.append(_result("information-retrieval", "Retrieval", name, source, content, scores))
-    return results
+def _results(settings: Settings, evidence: Evidence) -> list[Any]:
+    """Return every score, with exits and at full depth, as huggingface_hub's EvalResult."""
+    from huggingface_hub import EvalResult
 
-
-def _result(
-    task: str, task_name: str, name: str, source: str, content: dict[str, Any], scores: dict[str, str]
-) -> dict[str, Any]:
-    return {
-        "task": {"type": task, "name": task_name},
-        "dataset": {"name": name, "type": source},
-        "metrics": [
-            {"type": kind, "value": round(content[f"{key}_{mode}"], 4), "name": f"{kind} ({words})"}
-            for kind, key in scores.items()
-            for mode, words in (("exit", "with exits"), ("full", "full depth"))
-            if content.get(f"{key}_{mode}") is not None
-        ],
-    }
+    kinds = (
+        ("semantic-similarity", "Semantic similarity", "spearman_cosine", "spearman", "similarity", evidence.sts),
+        ("information-retrieval", "Retrieval", "cosine_ndcg@10", "ndcg_at_10", "retrieval", evidence.retrieval),
+    )
+    return [
+        EvalResult(
+            task_type=task,
+            task_name=task_name,
+            dataset_type=getattr(getattr(settings, block).get(name), "repo", name),
+            dataset_name=name,
+            metric_type=metric,
+            metric_value=round(content[f"{figure}_{mode}"], 4),
+            metric_name=f"{metric} ({words})",
+        )
+        for task, task_name, metric, figure, block, sets in kinds
+        for name, content in sorted(sets.items())
+        for mode, words in (("exit", "with exits"), ("full", "full depth"))
+        if content.get(f"{figure}_{mode}") is not None
+    ]
 
 
 def _exit_table(settings: Settings, evidence: Evidence) -> str:

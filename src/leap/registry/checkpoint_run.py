@@ -14,10 +14,10 @@ from leap.core.settings import Settings
 from leap.evidence.evidence_file import checkpoint_hash, data_hashes, evidence_files, model_hash, read_evidence
 from leap.gate.metrics import main_figures
 from leap.registry.package_model import write_model_folder
-from leap.registry.run_content import HEADLINE, evidence_numbers
+from leap.registry.run_content import evidence_numbers
 from leap.registry.run_writer import RunWriter
 from leap.registry.runtime_code import code_hash
-from leap.tracking.entities import flat, history_numbers, params_of
+from leap.tracking.entities import HEADLINE, flat, history_numbers, params_of
 from leap.tracking.store import Tracking
 
 

@@ -11,8 +11,6 @@ from leap.tracking.entities import Number
 
 # Conditions, not results: the evidence file says them, a chart of each would only be in the way.
 CONDITIONS = ("protocol", "tokens", "mixed")
-# The figures that decide, of metrics/<variant>-<seed>.json: the columns of the view that `make ui` opens.
-HEADLINE = ("layers", "exit_rate", "similarity", "nn_at_10", "sts_exit", "ndcg_exit", "speed_up")
 
 
 def evidence_numbers(name: str, content: dict[str, Any]) -> list[Number]:

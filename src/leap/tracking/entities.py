@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 METRICS_A_CALL = 1000
 PARAM_LENGTH = 6000
 
+# The figures that decide, of metrics/<variant>-<seed>.json: the columns of the view that `make ui` opens.
+HEADLINE = ("layers", "exit_rate", "similarity", "nn_at_10", "sts_exit", "ndcg_exit", "speed_up")
 # A metric's name, value and step.
 Number = tuple[str, float, int]
 

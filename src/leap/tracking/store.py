@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import socket
@@ -17,6 +18,7 @@ from leap.core.errors import UserError
 from leap.core.files import whole_file
 from leap.core.passwords import without_passwords
 from leap.core.settings import Settings
+from leap.tracking.entities import HEADLINE
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -40,8 +42,15 @@ QUIET_AND_QUICK = {
     "GIT_PYTHON_REFRESH": "quiet",
 }
 
+# A view of the runs that MLflow's page keeps under a name: the link `...runs?viewStateShareKey=leap` opens it.
+VIEW = {
+    "orderByKey": "metrics.`sts_exit`",
+    "orderByAsc": False,
+    "selectedColumns": ["tags.`leap.verdict`", *(f"metrics.`{name}`" for name in HEADLINE)],
+}
 # MLflow's page opens an experiment of this kind on its runs and charts, not on those of language models.
 EXPERIMENT_TAGS = {
+    "mlflow.sharedViewState.leap": json.dumps(VIEW),
     "mlflow.experimentKind": "custom_model_development",
     "mlflow.note.content": (
         "One run a checkpoint, named variant-seed. Charts: `loss/*` the terms of the loss by step, "
