@@ -2,17 +2,22 @@
 
 import hashlib
 import logging
+import os
 import re
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from leap.core.errors import UserError
 from leap.core.files import sha256_of, sha256_of_json
 
 log = logging.getLogger(__name__)
+
+# Read when the hub's libraries are imported: no usage statistics leave this machine.
+os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
 
 TIMEOUT_SECONDS = 10
 
@@ -35,13 +40,7 @@ def fetch(
             damaged or may be one of a part; it fails at once.
     """
     from huggingface_hub import HfApi, snapshot_download
-    from huggingface_hub.errors import (
-        HFValidationError,
-        LocalEntryNotFoundError,
-        RepositoryNotFoundError,
-        RevisionNotFoundError,
-    )
-    from huggingface_hub.errors import HTTPError as ClientError  # type: ignore[attr-defined] # httpx's or httpx2's
+    from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
 
     what = f"{repo_type} {repo} at commit {revision}"
 
@@ -69,26 +68,83 @@ def fetch(
     except HFValidationError:
         raise UserError(f"{what}: {repo!r} cannot be the name of a repository (owner/name)") from None
     try:
-        # Asked first because it fails at once; snapshot_download retries for 20 s without a network.
-        HfApi().repo_info(repo, repo_type=repo_type, revision=revision, timeout=TIMEOUT_SECONDS)
-        downloaded = snapshot(cached=False)
-    except RepositoryNotFoundError:
+        with explained(what):
+            # Asked first because it fails at once; snapshot_download retries for 20 s without a network.
+            HfApi().repo_info(repo, repo_type=repo_type, revision=revision, timeout=TIMEOUT_SECONDS)
+            downloaded = snapshot(cached=False)
+    except UnreachableError:
+        if folder is None:
+            raise
+        return _undamaged(_taken_unasked(folder, patterns, repo_type, what), patterns, what)
+    with suppress(OSError):  # a cache that cannot be written is asked for again next time
+        _marker(downloaded, patterns).touch()
+    return _undamaged(downloaded, patterns, what)
+
+
+class UnreachableError(UserError):
+    """The hub does not answer, and what was asked for is not in the cache."""
+
+
+@contextmanager
+def explained(what: str) -> Iterator[None]:
+    """Turn what the hub answers within the block into one message that names what was asked for.
+
+    Raises:
+        UserError: there is no such repository or commit, it may not be read, or the hub cannot be reached.
+    """
+    from huggingface_hub import errors
+    from huggingface_hub.errors import HTTPError as ClientError  # type: ignore[attr-defined] # httpx's or httpx2's
+
+    try:
+        yield
+    except errors.GatedRepoError:
+        raise UserError(f"{what}: accept its terms on its page of the hub, then `hf auth login`") from None
+    except errors.RepositoryNotFoundError:
         raise UserError(
             f"{what}: the hub has no such repository, or it is private: check `repo`, or `hf auth login`"
         ) from None
-    except RevisionNotFoundError:
+    except errors.RevisionNotFoundError:
         raise UserError(f"{what}: the repository has no such commit: check `revision`") from None
-    except (ClientError, OSError, HFValidationError) as error:
-        if folder is not None:
-            return _undamaged(_taken_unasked(folder, patterns, repo_type, what), patterns, what)
-        raise UserError(
+    except (ClientError, OSError, errors.HFValidationError) as error:
+        raise UnreachableError(
             f"{what} is not in the local cache and the hub cannot be reached ({type(error).__name__}: "
             f"{str(error).partition(chr(10))[0]}): connect to the network (HF_HUB_OFFLINE must not be 1), or "
             "download the files elsewhere and name them with `kind: local`"
         ) from None
-    with suppress(OSError):  # a cache that cannot be written is asked for again next time
-        _marker(downloaded, patterns).touch()
-    return _undamaged(downloaded, patterns, what)
+
+
+@dataclass(frozen=True)
+class Repository:
+    """What the hub says of a repository at a commit.
+
+    files: its files with their sizes in bytes.
+    license: as its card names it; null if it does not.
+    """
+
+    files: dict[str, int]
+    license: str | None
+
+    def size_of(self, patterns: Sequence[str]) -> int:
+        """Return the bytes of all files that match any of the patterns."""
+        return sum(size for name, size in self.files.items() if any(fnmatch(name, each) for each in patterns))
+
+
+def ask_hub(repo: str, revision: str, repo_type: Literal["model", "dataset"]) -> Repository:
+    """Ask the hub for the files and the licence of a repository, without fetching anything else.
+
+    Raises:
+        UserError: there is no such repository or commit, it may not be read, or the hub cannot be reached.
+    """
+    from huggingface_hub import HfApi
+
+    with explained(f"{repo_type} {repo} at commit {revision}"):
+        ask: Any = HfApi().model_info if repo_type == "model" else HfApi().dataset_info
+        info = ask(repo, revision=revision, timeout=TIMEOUT_SECONDS, files_metadata=True)
+    card = info.card_data.to_dict() if info.card_data else {}
+    tagged = [tag.removeprefix("license:") for tag in info.tags or () if tag.startswith("license:")]
+    named = card.get("license") or tagged
+    text = ", ".join(map(str, named)) if isinstance(named, list) else str(named)
+    return Repository({file.rfilename: file.size or 0 for file in info.siblings or ()}, text or None)
 
 
 def is_whole(folder: Path, patterns: Sequence[str]) -> bool:

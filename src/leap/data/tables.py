@@ -13,12 +13,11 @@ from reprlib import repr as short_repr
 from typing import IO, Any, NamedTuple
 
 from leap.core.errors import UserError
-from leap.core.hub import fetch, matching
 from leap.core.settings.sources import HubFiles, LocalFiles
+from leap.data.dataset_rows import BATCH_ROWS, arrow_values, hub_name, hub_values, is_arrow_folder
 
 log = logging.getLogger(__name__)
 
-BATCH_ROWS = 4096
 # Characters of a field of a csv or tsv; Python's own limit of 131,072 is below what a web page holds.
 LONGEST_FIELD = 2**27
 DELIMITERS = (",", ";", "\t", "|")
@@ -63,46 +62,28 @@ def source_rows(source: HubFiles | LocalFiles, columns: Sequence[str], folder: P
     A file without rows is passed over with a warning, as long as another one has some.
 
     Args:
-        source: hub or local files.
+        source: a data set of the hub, or local files.
         columns: the columns to read; each must exist.
         folder: data.folder, under which local paths lie.
 
     Raises:
-        UserError: files or columns are missing, all files are empty, one is damaged, or not UTF-8.
+        UserError: files or columns are missing, all are empty, one is damaged, or not UTF-8.
     """
-    empty, some = [], False
-    files = source_files(source, folder)
-    for file in files:
-        row = None
-        for row in _rows(file, columns, ()):
-            yield row
-        if row is None:
-            empty.append(str(file))
-        some = some or row is not None
-    if not some:
+    if isinstance(source, HubFiles):
+        parts = [(hub_name(source), hub_values(source, columns))]
+    else:
+        parts = [(str(file), _values(file, columns, ())) for file in local_files(source.path, folder)]
+    empty = []
+    for name, values in parts:
+        number = 0
+        for number, read in enumerate(values, start=1):
+            yield Row(name, number, read)
+        if number == 0:
+            empty.append(name)
+    if len(empty) == len(parts):
         raise UserError(f"{', '.join(empty)}: no rows; expected at least one with {', '.join(columns)}")
     if empty:
-        log.warning("%d of %d files have no rows: %s", len(empty), len(files), ", ".join(empty[:3]))
-
-
-def source_files(source: HubFiles | LocalFiles, folder: Path) -> list[Path]:
-    """Find the files of a source, downloaded if they are on a hub.
-
-    Raises:
-        UserError: there is none, or a local path leaves `folder`.
-    """
-    if isinstance(source, LocalFiles):
-        return local_files(source.path, folder)
-    root = fetch(source.repo, source.revision, source.files, "dataset", required=source.files)
-    files: list[Path] = []
-    for pattern in source.files:
-        found = matching(root, pattern)
-        if not found:
-            raise UserError(
-                f"dataset {source.repo} at commit {source.revision} has no file that matches {pattern!r}"
-            )
-        files += [file for file in found if file not in files]
-    return files
+        log.warning("%d of %d files have no rows: %s", len(empty), len(parts), ", ".join(empty[:3]))
 
 
 def local_files(path: str, folder: Path) -> list[Path]:
@@ -114,6 +95,8 @@ def local_files(path: str, folder: Path) -> list[Path]:
         UserError: there is none, or the path is absolute or leaves `folder`.
     """
     pattern = inside(path)
+    if is_arrow_folder(folder / pattern):
+        return [folder / pattern]
     if (folder / pattern).is_dir():
         raise UserError(f"{folder / pattern} is a folder: name a file or a pattern, for example {path}/*.parquet")
     if not folder.is_dir():
@@ -157,21 +140,24 @@ def file_rows(file: Path, columns: Sequence[str], optional: Sequence[str] = ()) 
     Raises:
         UserError: a column is missing or there twice, the file has no rows, is damaged, or is not UTF-8.
     """
-    row = None
-    for row in _rows(file, columns, optional):
-        yield row
-    if row is None:
+    number = 0
+    for number, values in enumerate(_values(file, columns, optional), start=1):
+        yield Row(str(file), number, values)
+    if number == 0:
         raise UserError(f"{file} has no rows: it must hold at least one with {', '.join(columns)}")
 
 
-def _rows(file: Path, columns: Sequence[str], optional: Sequence[str]) -> Iterator[Row]:
+def _values(file: Path, columns: Sequence[str], optional: Sequence[str]) -> Iterator[tuple[Any, ...]]:
+    if is_arrow_folder(file):
+        yield from arrow_values(file, columns)
+        return
     ending = file_ending(file)
     if ending not in _READERS or (ending == ".parquet" and file.suffix.lower() == ".gz"):
         raise UserError(f"{file}: cannot read {ending or 'a file without an ending'}, only {', '.join(_READERS)}")
     number = 0
     try:
-        for number, values in enumerate(_READERS[ending](file, columns, optional), start=1):
-            yield Row(str(file), number, values)
+        for number, values in enumerate(_READERS[ending](file, columns, optional), start=1):  # noqa: B007
+            yield values
     except UnicodeDecodeError as error:
         raise UserError(
             f"{file} is not UTF-8 (byte {error.object[error.start]:#04x} after row {number}): "

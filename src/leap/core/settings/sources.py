@@ -19,16 +19,29 @@ Packages = Annotated[list[Package], Field(min_length=1)]
 
 
 class HubFiles(Block):
-    """Parquet, CSV, JSON-lines or text files of a data set on the Hugging Face Hub, at a pinned commit."""
+    """A data set of the Hugging Face Hub at a pinned commit, as `datasets.load_dataset` takes it."""
 
     kind: Literal["hub"]
     repo: Repository
     revision: Revision
-    files: Annotated[list[InnerPath], Field(min_length=1)]
+    # The configuration; null: the default one.
+    config: Annotated[str, Field(min_length=1)] | None = None
+    split: Annotated[str, Field(min_length=1)] = "train"
+    # Files or patterns instead of the repository's own configurations and splits.
+    files: Annotated[list[InnerPath], Field(min_length=1)] | None = None
+    # Read over the network each time, without a copy on the disk.
+    streaming: bool = False
+
+    @field_validator("files")
+    @classmethod
+    def _files_need_no_configuration(cls, files: list[str] | None, others: ValidationInfo) -> list[str] | None:
+        if files and (others.data.get("config") or others.data.get("split", "train") != "train"):
+            raise ValueError("give either files, or config and split")
+        return files
 
 
 class LocalFiles(Block):
-    """A file, or a pattern of files, under `data.folder`: parquet, csv, tsv, jsonl or txt."""
+    """A file, a pattern of files or an Arrow folder (`datasets`' save_to_disk) under `data.folder`."""
 
     kind: Literal["local"]
     path: InnerPath
