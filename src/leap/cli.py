@@ -59,11 +59,36 @@ def profile(
 
 
 @app.command()
-def check(params: Params = Path("params.yaml")) -> None:
-    """Validate the settings; all mistakes are listed at once."""
+def init(
+    folder: Annotated[Path, typer.Argument(help="The folder of your files: text, scored pairs, BEIR folders.")],
+    force: Annotated[bool, typer.Option("--force", help="Replace a settings file that was edited, too.")] = False,
+    params: Params = Path("params.yaml"),
+) -> None:
+    """Look at your files and write params.yaml for them; say what was found and what would be dropped."""
+    from leap.core.settings.profiles import start_from
+    from leap.extract.initial_settings import changes_for, look_at
+
+    changes, lines = changes_for(look_at(folder), folder)
+    start_from(changes, f"the settings for {folder}", params, force=force)
+    for line in lines:
+        typer.echo(line)
+    typer.echo(f"{params} written: look at it, then `leap check` and `dvc repro`", err=True)
+
+
+@app.command()
+def check(
+    params: Params = Path("params.yaml"),
+    hub: Annotated[
+        bool, typer.Option("--hub", help="Ask the hub for every file list and licence; nothing is fetched.")
+    ] = False,
+) -> None:
+    """Validate the settings and look for what they name, before any work; all mistakes are listed at once."""
     from leap.core.settings import read_settings
+    from leap.validate.check_command import check_settings
 
     settings = read_settings(params)
+    for line in check_settings(settings, ask=hub):
+        typer.echo(line)
     typer.echo(f"{params} is right: profile {settings.profile}, {', '.join(settings.variants)}", err=True)
 
 

@@ -35,7 +35,9 @@ class Mirror(BaseHTTPRequestHandler):
                 if not place.is_dir():
                     self.answer(404, b"{}", {"X-Error-Code": "EntryNotFound"})
                     return
-                self.answer_json([entry(item, folder) for item in sorted(place.glob("**/*" if recursive else "*"))])
+                self.answer_json(
+                    [entry(item, folder) for item in sorted(place.glob("**/*" if recursive else "*"))]
+                )
             else:
                 self.answer_json(information(folder, repo, commit or "main"))
         elif found := FILE.fullmatch(path):
@@ -49,7 +51,7 @@ class Mirror(BaseHTTPRequestHandler):
         else:
             self.answer(404, b"{}", {})
 
-    do_HEAD = do_GET
+    do_HEAD = do_GET  # noqa: N815 - the library's name
 
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers.get("Content-Length", 0))).decode()
@@ -59,7 +61,9 @@ class Mirror(BaseHTTPRequestHandler):
         if self.headers.get("Content-Type", "").startswith("application/json"):
             paths = json.loads(body)["paths"]
         else:
-            paths = [unquote(part.partition("=")[2].replace("+", " ")) for part in body.split("&") if "paths" in part]
+            paths = [
+                unquote(part.partition("=")[2].replace("+", " ")) for part in body.split("&") if "paths" in part
+            ]
         paths = [paths] if isinstance(paths, str) else paths
         self.answer_json([entry(folder / path, folder) for path in paths if (folder / path).exists()])
 
@@ -81,14 +85,18 @@ class Mirror(BaseHTTPRequestHandler):
 def information(folder: Path, repo: str, commit: str) -> dict[str, Any]:
     files = [file for file in sorted(folder.rglob("*")) if file.is_file()]
     siblings = [
-        {"rfilename": file.relative_to(folder).as_posix(), "size": file.stat().st_size, "blobId": blob(file.read_bytes())}
+        {
+            "rfilename": file.relative_to(folder).as_posix(),
+            "size": file.stat().st_size,
+            "blobId": blob(file.read_bytes()),
+        }
         for file in files
-    ]  # fmt: skip
+    ]
     license_of = re.search("^license: (.+)$", (folder / "README.md").read_text(), re.MULTILINE)
     card = {"license": license_of[1]} if license_of else {}
     return {
-        "_id": "1", "id": repo, "sha": commit, "siblings": siblings, "tags": [], "cardData": card, "private": False,
-        "downloads": 0, "likes": 0, "gated": False, "disabled": False,
+        "_id": "1", "id": repo, "sha": commit, "siblings": siblings, "tags": [], "cardData": card,
+        "private": False, "downloads": 0, "likes": 0, "gated": False, "disabled": False,
         "lastModified": "2026-01-01T00:00:00.000Z", "createdAt": "2026-01-01T00:00:00.000Z",
     }  # fmt: skip
 
@@ -107,5 +115,5 @@ def blob(content: bytes) -> str:
 if __name__ == "__main__":
     Mirror.root = Path(sys.argv[1])
     server = ThreadingHTTPServer(("127.0.0.1", 0), Mirror)
-    print(f"http://127.0.0.1:{server.server_port}", flush=True)
+    print(f"http://127.0.0.1:{server.server_port}", flush=True)  # noqa: T201
     server.serve_forever()

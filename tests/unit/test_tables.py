@@ -208,40 +208,34 @@ def test_missing_files_folders_and_patterns(tmp_path: Path) -> None:
         local_files("x.txt", tmp_path / "none")
 
 
-HUB = HubFiles(kind="hub", repo="someone/texts", revision="0" * 40, files=["data/a.txt"])
-
-
-def test_hub_files_come_from_the_cache_without_asking(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "data").mkdir()
-    (tmp_path / "data" / "a.txt").write_text("from the hub", encoding="utf-8")
-    asked: list[dict[str, Any]] = []
-
-    def snapshot(repo: str, **options: Any) -> str:
-        asked.append({"repo": repo, **options})
-        return str(tmp_path)
-
-    monkeypatch.setattr("huggingface_hub.snapshot_download", snapshot)
-    assert [row.values for row in source_rows(HUB, ["text"], Path("unused"))] == [("from the hub",)]
-    assert len(asked) == 1
-    assert asked[0]["local_files_only"] is True
-    assert asked[0]["revision"] == "0" * 40
-    assert asked[0]["allow_patterns"] == ["data/a.txt"]
+def test_an_arrow_folder_is_read_as_rows(tmp_path: Path) -> None:
+    datasets = pytest.importorskip("datasets")
+    made = datasets.Dataset.from_dict({"text": [text for text, _ in ROWS], "name": ["a", "b", None]})
+    made.save_to_disk(str(tmp_path / "saved"))
+    source = LocalFiles(kind="local", path="saved")
+    rows = list(source_rows(source, ["name", "text"], tmp_path))
+    assert [row.values for row in rows] == [("a", ROWS[0][0]), ("b", ROWS[1][0]), (None, ROWS[2][0])]
+    assert rows[2].number == 3
+    with pytest.raises(UserError, match=r"saved has no column words: its columns are text, name"):
+        list(source_rows(source, ["words"], tmp_path))
+    datasets.DatasetDict({"train": made, "test": made}).save_to_disk(str(tmp_path / "both"))
+    with pytest.raises(UserError, match=r"both holds the splits test, train: name one of these folders"):
+        list(source_rows(LocalFiles(kind="local", path="both"), ["text"], tmp_path))
+    assert len(list(source_rows(LocalFiles(kind="local", path="both/test"), ["text"], tmp_path))) == 3
+    next((tmp_path / "saved").glob("*.arrow")).write_bytes(b"no arrow")
+    with pytest.raises(UserError, match="saved is not a readable Arrow folder"):
+        list(source_rows(source, ["text"], tmp_path))
 
 
 def test_a_hub_out_of_reach_is_one_error_without_retries(monkeypatch: pytest.MonkeyPatch) -> None:
-    from huggingface_hub.errors import LocalEntryNotFoundError, OfflineModeIsEnabled
+    hub = HubFiles(kind="hub", repo="someone/texts", revision="0" * 40, config="en", streaming=True)
+    calls: list[str] = []
 
-    calls: list[bool] = []
+    def info(self: object, repo: str, **options: Any) -> None:
+        calls.append(repo)
+        raise ConnectionError("no network")
 
-    def snapshot(repo: str, **options: Any) -> str:
-        calls.append(options["local_files_only"])
-        raise LocalEntryNotFoundError("not cached")
-
-    def info(self: object, *args: Any, **options: Any) -> None:
-        raise OfflineModeIsEnabled("offline mode is enabled")
-
-    monkeypatch.setattr("huggingface_hub.snapshot_download", snapshot)
-    monkeypatch.setattr("huggingface_hub.HfApi.repo_info", info)
-    with pytest.raises(UserError, match=r"dataset someone/texts at commit 0{40} .*cannot be reached.*kind: local"):
-        list(source_rows(HUB, ["text"], Path("unused")))
-    assert calls == [True]
+    monkeypatch.setattr("huggingface_hub.HfApi.dataset_info", info)
+    with pytest.raises(UserError, match=r"someone/texts at commit 0{40} .*cannot be reached.*kind: local"):
+        list(source_rows(hub, ["text"], Path("unused")))
+    assert calls == ["someone/texts"]

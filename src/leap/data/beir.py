@@ -2,14 +2,20 @@
 
 import math
 import unicodedata
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 from leap.core.checksums import FILE as SUMS
 from leap.core.checksums import check_sums
 from leap.core.errors import UserError
+from leap.core.settings.sources import LocalCollection
 from leap.data.cleaning import clean
-from leap.data.tables import Row, file_rows
+from leap.data.tables import Row, file_rows, inside
+
+ENDINGS = (".jsonl", ".jsonl.gz", ".ndjson", ".parquet")
+JUDGED_ENDINGS = (".tsv", ".jsonl", ".parquet", ".tsv.gz", ".jsonl.gz", ".ndjson")
 
 
 @dataclass(frozen=True)
@@ -45,14 +51,44 @@ def read_collection(folder: Path) -> Collection:
     return Collection(corpus, queries, qrels)
 
 
-def read_texts(path: Path) -> dict[str, tuple[str, str]]:
-    """Read a corpus or queries: id to title and text, either of which may be empty.
+def collection_files(source: LocalCollection, folder: Path) -> list[Path]:
+    """Find corpus, queries and judgements of a folder in BEIR form.
+
+    Raises:
+        UserError: the folder or one of the three is missing.
+    """
+    root = folder / inside(source.path)
+    if not root.is_dir():
+        raise UserError(f"{root} is not a folder: it must hold corpus, queries and qrels; see data.folder")
+    return [
+        _first(root, [f"corpus{ending}" for ending in ENDINGS]),
+        _first(root, [f"queries{ending}" for ending in ENDINGS]),
+        _first(
+            root,
+            [f"{qrels}{ending}" for qrels in (f"qrels/{source.split}", "qrels") for ending in JUDGED_ENDINGS],
+        ),
+    ]
+
+
+def _first(root: Path, names: Sequence[str]) -> Path:
+    """The first of these files that is there, whatever the case of its name."""
+    there = {
+        file.relative_to(root).as_posix().lower(): file for file in sorted(root.glob("**/*")) if file.is_file()
+    }
+    for name in names:
+        if name.lower() in there:
+            return there[name.lower()]
+    raise UserError(f"{root} has none of {', '.join(names)}")
+
+
+def read_texts(path: Path, most: int | None = None) -> dict[str, tuple[str, str]]:
+    """Read a corpus or queries, or its first rows: id to title and text, either of which may be empty.
 
     Raises:
         UserError: a column is missing, an id is double or empty, a text is not text, there are no rows.
     """
     texts: dict[str, tuple[str, str]] = {}
-    for row in file_rows(path, ("_id", "text"), optional=("title",)):
+    for row in islice(file_rows(path, ("_id", "text"), optional=("title",)), most):
         key = _id(row, 0, "_id")
         if key in texts:
             raise UserError(f"{row.file}, row {row.number}: _id {key!r} was there before, ids must be unique")
@@ -60,14 +96,14 @@ def read_texts(path: Path) -> dict[str, tuple[str, str]]:
     return texts
 
 
-def read_judgements(path: Path) -> dict[str, dict[str, int]]:
+def read_judgements(path: Path, most: int | None = None) -> dict[str, dict[str, int]]:
     """Read relevance judgements: query id to document id to grade.
 
     Raises:
         UserError: a column is missing, a grade is not a whole number, a pair is judged twice.
     """
     qrels: dict[str, dict[str, int]] = {}
-    for row in file_rows(path, ("query-id", "corpus-id", "score")):
+    for row in islice(file_rows(path, ("query-id", "corpus-id", "score")), most):
         query, document = _id(row, 0, "query-id"), _id(row, 1, "corpus-id")
         grades = qrels.setdefault(query, {})
         if document in grades:

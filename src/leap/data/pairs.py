@@ -1,6 +1,7 @@
 """Scored sentence pairs: from hub or local files to one parquet file, and back for evaluation."""
 
 import math
+from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -41,9 +42,7 @@ def write_pairs(name: str, source: PairSource, folder: Path, target: Path) -> in
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    columns = (source.columns.sentence1, source.columns.sentence2, source.columns.score)
-    rows = islice(source_rows(source, columns, folder), source.max_pairs)
-    pairs = [_pair(row, columns, source.task) for row in rows]
+    pairs = list(islice(scored_pairs(source, folder), source.max_pairs))
     scores = {score for _, _, score in pairs}
     if len(scores) < 2:
         raise UserError(
@@ -55,6 +54,16 @@ def write_pairs(name: str, source: PairSource, folder: Path, target: Path) -> in
         table = pa.table([list(column) for column in zip(*pairs, strict=True)], schema=schema)
         pq.write_table(table, beside, write_page_checksum=True)
     return len(pairs)
+
+
+def scored_pairs(source: PairSource, folder: Path) -> Iterator[tuple[str, str, float]]:
+    """Read the pairs of a source with their scores.
+
+    Raises:
+        UserError: as `write_pairs`.
+    """
+    columns = (source.columns.sentence1, source.columns.sentence2, source.columns.score)
+    return (_pair(row, columns, source.task) for row in source_rows(source, columns, folder))
 
 
 def read_pairs(path: Path) -> Pairs:

@@ -173,7 +173,8 @@ def file_ending(file: Path) -> str:
     return name[name.rfind(".") :] if "." in name else ""
 
 
-def _text(file: Path) -> IO[str]:
+def open_text(file: Path) -> IO[str]:
+    """Open a file of text, packed or not, as UTF-8."""
     # utf-8-sig takes a byte order mark away; newline="" leaves line ends within quotes to the csv reader.
     if file.suffix.lower() == ".gz":
         return gzip.open(file, "rt", encoding="utf-8-sig", newline="")
@@ -217,7 +218,7 @@ def _parquet(file: Path, columns: Sequence[str], optional: Sequence[str]) -> Ite
 
 
 def _csv(file: Path, columns: Sequence[str], optional: Sequence[str]) -> Iterator[tuple[Any, ...]]:
-    with _text(file) as lines:
+    with open_text(file) as lines:
         header = lines.readline()
     style: dict[str, Any] = {"delimiter": delimiter_of(header, columns)}
     if _holds_escaped_quotes(file) and not _is_well_formed(file, style):
@@ -240,14 +241,14 @@ def _tsv(file: Path, columns: Sequence[str], optional: Sequence[str]) -> Iterato
 
 
 def _holds_escaped_quotes(file: Path) -> bool:
-    with _text(file) as lines:
+    with open_text(file) as lines:
         return any('\\"' in line for line in lines)
 
 
 def _is_well_formed(file: Path, style: dict[str, Any]) -> bool:
     """Return whether all rows of a csv have as many fields as its header, with quotes that are doubled."""
     csv.field_size_limit(LONGEST_FIELD)
-    with _text(file) as lines:
+    with open_text(file) as lines:
         rows = csv.reader(lines, strict=True, **style)
         try:
             width = len(next(rows))
@@ -260,7 +261,7 @@ def _delimited(
     file: Path, columns: Sequence[str], optional: Sequence[str], style: dict[str, Any]
 ) -> Iterator[tuple[Any, ...]]:
     csv.field_size_limit(LONGEST_FIELD)
-    with _text(file) as lines:
+    with open_text(file) as lines:
         rows = csv.reader(lines, strict=True, **style)
         try:
             header = next(rows, None)
@@ -280,7 +281,7 @@ def _delimited(
 
 
 def _jsonl(file: Path, columns: Sequence[str], optional: Sequence[str]) -> Iterator[tuple[Any, ...]]:
-    with _text(file) as lines:
+    with open_text(file) as lines:
         for number, line in enumerate(lines, start=1):
             if line.strip():
                 record = _json(line, f"{file}, line {number}")
@@ -289,12 +290,12 @@ def _jsonl(file: Path, columns: Sequence[str], optional: Sequence[str]) -> Itera
 
 def _json_file(file: Path, columns: Sequence[str], optional: Sequence[str]) -> Iterator[tuple[Any, ...]]:
     """A JSON array of objects; a file of that ending that holds JSON lines is read as such."""
-    with _text(file) as lines:
+    with open_text(file) as lines:
         is_array = next((line for line in lines if line.strip()), "").lstrip().startswith("[")
     if not is_array:
         yield from _jsonl(file, columns, optional)
         return
-    with _text(file) as lines:
+    with open_text(file) as lines:
         records = _json(lines.read(), str(file))
     for number, record in enumerate(records, start=1):
         yield _fields(record, f"{file}, row {number}", columns, optional)
@@ -326,7 +327,7 @@ def _fields(record: Any, place: str, columns: Sequence[str], optional: Sequence[
 
 def _lines(file: Path, columns: Sequence[str], optional: Sequence[str]) -> Iterator[tuple[Any, ...]]:
     positions = _positions(file, ["text"], columns, optional)
-    with _text(file) as lines:
+    with open_text(file) as lines:
         for line in lines:
             if line.strip():
                 yield tuple(None if i is None else line.rstrip("\r\n") for i in positions)

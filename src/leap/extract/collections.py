@@ -2,7 +2,7 @@
 
 import json
 import logging
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable
 from pathlib import Path
 
 from leap.core.checksums import write_sums
@@ -10,14 +10,10 @@ from leap.core.errors import UserError
 from leap.core.files import whole_folder
 from leap.core.hub import fetch, matching
 from leap.core.settings.sources import HubCollection, LocalCollection, RetrievalSource
-from leap.data.beir import read_judgements, read_texts
-from leap.data.tables import inside
+from leap.data.beir import collection_files, read_judgements, read_texts
 from leap.extract.package_collection import docstring_collection
 
 log = logging.getLogger(__name__)
-
-ENDINGS = (".jsonl", ".jsonl.gz", ".ndjson", ".parquet")
-JUDGED_ENDINGS = (".tsv", ".jsonl", ".parquet", ".tsv.gz", ".jsonl.gz", ".ndjson")
 
 
 def write_collection(name: str, source: RetrievalSource, folder: Path, seed: int, target: Path) -> dict[str, int]:
@@ -34,7 +30,7 @@ def write_collection(name: str, source: RetrievalSource, folder: Path, seed: int
         UserError: files or columns are missing, an id is double, a judged query has no text.
     """
     if isinstance(source, HubCollection | LocalCollection):
-        paths = _hub(source) if isinstance(source, HubCollection) else _local(source, folder)
+        paths = _hub(source) if isinstance(source, HubCollection) else collection_files(source, folder)
         documents, queries = read_texts(paths[0]), read_texts(paths[1])
         qrels = read_judgements(paths[2])
     else:
@@ -85,31 +81,6 @@ def _hub(source: HubCollection) -> list[Path]:
             )
         paths += found
     return paths
-
-
-def _local(source: LocalCollection, folder: Path) -> list[Path]:
-    root = folder / inside(source.path)
-    if not root.is_dir():
-        raise UserError(f"{root} is not a folder: it must hold corpus, queries and qrels; see data.folder")
-    return [
-        _first(root, [f"corpus{ending}" for ending in ENDINGS]),
-        _first(root, [f"queries{ending}" for ending in ENDINGS]),
-        _first(
-            root,
-            [f"{qrels}{ending}" for qrels in (f"qrels/{source.split}", "qrels") for ending in JUDGED_ENDINGS],
-        ),
-    ]
-
-
-def _first(root: Path, names: Sequence[str]) -> Path:
-    """The first of these files that is there, whatever the case of its name."""
-    there = {
-        file.relative_to(root).as_posix().lower(): file for file in sorted(root.glob("**/*")) if file.is_file()
-    }
-    for name in names:
-        if name.lower() in there:
-            return there[name.lower()]
-    raise UserError(f"{root} has none of {', '.join(names)}")
 
 
 def _write_jsonl(path: Path, texts: dict[str, tuple[str, str]]) -> None:

@@ -29,9 +29,9 @@ class DataSettings(Block):
     """Training text and where local files lie."""
 
     folder: SafePath
-    seed: int = Field(ge=0)
-    min_characters: int = Field(ge=1)
-    max_characters: int = Field(ge=21)
+    seed: int = Field(default=17, ge=0)
+    min_characters: int = Field(default=20, ge=1)
+    max_characters: int = Field(default=200, ge=21)
     # A text that is longer than max_characters is split into its sentences; else it is left out.
     split: bool = True
     max_sentences: int | None = Field(default=None, ge=100)

@@ -1,7 +1,7 @@
 """Composing params.yaml: the embedded profile, a profile's differences, and changes from the command line."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -68,7 +68,35 @@ def switch(
     Raises:
         UserError: as `compose`, or the file holds what no profile has; params.yaml is then as it was.
     """
-    text = compose(name, folder, changes)
+    _replace(target, compose(name, folder, changes), folder, force)
+
+
+def start_from(
+    patch: Mapping[str, Any], origin: str, target: Path, folder: Path = Path("profiles"), force: bool = False
+) -> None:
+    """Write the embedded profile with changes, its comments kept, to params.yaml.
+
+    Args:
+        patch: the changes, laid over it as a profile's file is.
+        origin: what they come from, for errors.
+        target: the file to write.
+        folder: where the profiles lie.
+        force: replace a file that was edited, too.
+
+    Raises:
+        UserError: as `switch`.
+    """
+    settings, plain = _read(folder / f"{BASE}.yaml", folder), StringIO()
+    YAML(typ="safe").dump(dict(patch), plain)
+    _merge(settings, _yaml().load(plain.getvalue()))
+    stream = StringIO()
+    _yaml().dump(settings, stream)
+    text = _spaced(stream.getvalue())
+    parse_settings(YAML(typ="safe").load(text), origin)
+    _replace(target, text, folder, force)
+
+
+def _replace(target: Path, text: str, folder: Path, force: bool) -> None:
     if not force and target.exists() and target.read_text(encoding="utf-8", errors="replace") != text:
         _check_unedited(target, folder)
     with whole_file(target) as beside:

@@ -1,0 +1,61 @@
+"""`leap check`: what the settings name is there, what the hub has for them, and what a run takes."""
+
+import json
+from collections.abc import Iterator
+
+from leap.core.errors import UserError
+from leap.core.hub import fetch
+from leap.core.settings import Settings
+from leap.core.settings.sources import HubModel
+from leap.models.folder import ModelFolder
+from leap.models.locate import locate
+from leap.validate.estimate import Shape, estimate
+from leap.validate.inputs import ask_for_inputs, check_inputs
+
+
+def check_settings(settings: Settings, ask: bool = False) -> Iterator[str]:
+    """Check what the settings name, and yield what is to be said of it, a line at a time.
+
+    Args:
+        settings: valid ones.
+        ask: ask the hub too.
+
+    Raises:
+        UserError: something is missing, here or on the hub; everything is listed.
+    """
+    check_inputs(settings)
+    asked = ask_for_inputs(settings) if ask else []
+    wide = max((len(item.key) for item in asked), default=0)
+    if asked:
+        yield f"{'on the hub':{wide}} {'files':>6}{'MB':>9}  licence"
+    for key, repo, files, size, license_ in asked:
+        yield f"{key:{wide}} {files:6}{size / 1e6:9.1f}  {license_ or 'none named'} ({repo})"
+    # A configuration is a kilobyte; without --hub, only what is in the cache already is read.
+    if settings.train.precision == "bf16" and (ask or not isinstance(settings.teacher, HubModel)):
+        yield from _estimated(settings, sum(item.size for item in asked))
+
+
+def _estimated(settings: Settings, downloads: int) -> Iterator[str]:
+    source = settings.teacher
+    if isinstance(source, HubModel):
+        folder = fetch(source.repo, source.revision, ("config.json",), "model", required=("config.json",))
+    else:
+        folder = ModelFolder.read(locate(source).folder).transformer
+    path = folder / "config.json"
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+        shape = Shape(
+            int(config["num_hidden_layers"]),
+            int(config["hidden_size"]),
+            int(config["intermediate_size"]),
+            int(config["vocab_size"]),
+        )
+    except (OSError, ValueError, KeyError, TypeError):
+        raise UserError(f"{path} does not say how large the teacher is") from None
+    found = estimate(settings, shape, downloads)
+    if found is not None:
+        low, high = found.hours
+        yield (
+            f"on one NVIDIA L4 (24 GB), estimated: {found.students} students in {low:.0f} to {high:.0f} hours, "
+            f"{found.memory:.1f} GB of its memory, {found.disk:.1f} GB of disk and DVC's copy of it"
+        )

@@ -1,0 +1,196 @@
+"""Whether what the settings name is there: files and columns on this machine, repositories on the hub."""
+
+import logging
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from leap.core.errors import UserError
+from leap.core.hub import ask_hub
+from leap.core.settings import Settings
+from leap.core.settings.sources import (
+    HubCollection,
+    HubFiles,
+    HubModel,
+    LocalCollection,
+    ModelSource,
+    PackageCollection,
+    PackageText,
+)
+from leap.data.beir import collection_files, read_judgements, read_texts
+from leap.data.dataset_rows import hub_files
+from leap.data.pairs import scored_pairs
+from leap.data.tables import source_rows
+from leap.models.find import HUB_FILES
+from leap.models.locate import locate
+
+log = logging.getLogger(__name__)
+
+# Rows of a file that are read to see whether it is what the settings say.
+HEAD = 100
+# What a model's tokenizer can be read from.
+TOKENIZERS = (
+    "tokenizer.json",
+    "vocab.txt",
+    "vocab.json",
+    "spiece.model",
+    "sentencepiece.bpe.model",
+    "tokenizer.model",
+)
+
+
+class Asked(NamedTuple):
+    """What the hub has for one block of the settings."""
+
+    key: str
+    repo: str
+    files: int
+    size: int
+    license: str | None
+
+
+def check_inputs(settings: Settings) -> None:
+    """Open the first rows of every local file, and look for every installed package and local model.
+
+    Raises:
+        UserError: lists everything that is missing or is not what the settings say, each with its key.
+    """
+    folder = Path(settings.data.folder)
+    mistakes: list[str] = []
+
+    def attempt(key: str, look: Any) -> None:
+        try:
+            look()
+        except UserError as error:
+            mistakes.append(f"{key}: {error}")
+
+    for name, source in settings.data.sources.items():
+        if isinstance(source, PackageText):
+            attempt(f"data.sources.{name}", lambda source=source: _are_installed(source.packages))
+        elif not isinstance(source, HubFiles):
+            columns = source.columns
+            attempt(
+                f"data.sources.{name}",
+                lambda source=source, columns=columns: [
+                    row.text(place, column)
+                    for row in islice(source_rows(source, columns, folder), HEAD)
+                    for place, column in enumerate(columns)
+                ],
+            )
+    for name, pairs in settings.similarity.items():
+        if not isinstance(pairs, HubFiles):
+            attempt(f"similarity.{name}", lambda pairs=pairs: list(islice(scored_pairs(pairs, folder), HEAD)))
+    for name, collection in settings.retrieval.items():
+        if isinstance(collection, PackageCollection):
+            attempt(f"retrieval.{name}", lambda collection=collection: _are_installed(collection.packages))
+        elif isinstance(collection, LocalCollection):
+            attempt(f"retrieval.{name}", lambda collection=collection: _read_collection(collection, folder))
+    for key, model in _models(settings):
+        if not isinstance(model, HubModel):
+            attempt(key, lambda model=model: locate(model))
+    if mistakes:
+        raise UserError(
+            f"the settings are right, but {len(mistakes)} of their inputs are not:\n"
+            + "\n".join(f"  - {line}" for line in mistakes)
+        )
+
+
+def ask_for_inputs(settings: Settings) -> list[Asked]:
+    """Ask the hub for the files, sizes and licences of everything that the settings name there; fetch nothing.
+
+    Raises:
+        UserError: lists every repository, commit, configuration, split or file that the hub does not have.
+    """
+    mistakes: list[str] = []
+    answers = []
+    for key, source in _on_the_hub(settings):
+        is_model = isinstance(source, HubModel)
+        try:
+            found = ask_hub(source.repo, source.revision, "model" if is_model else "dataset")
+            wanted = _wanted(source, list(found.files))
+        except UserError as error:
+            mistakes.append(f"{key}: {error}")
+            continue
+        files = [name for name in found.files if name in wanted]
+        answers.append(
+            Asked(key, source.repo, len(files), sum(found.files[name] for name in files), found.license)
+        )
+    if mistakes:
+        raise UserError(
+            f"the hub lacks {len(mistakes)} of the settings' inputs:\n"
+            + "\n".join(f"  - {line}" for line in mistakes)
+        )
+    return answers
+
+
+def _on_the_hub(settings: Settings) -> Iterator[tuple[str, HubFiles | HubCollection | HubModel]]:
+    blocks: list[tuple[str, Any]] = [
+        (f"data.sources.{name}", each) for name, each in settings.data.sources.items()
+    ]
+    blocks += [(f"similarity.{name}", each) for name, each in settings.similarity.items()]
+    blocks += [(f"retrieval.{name}", each) for name, each in settings.retrieval.items()]
+    for key, source in [*blocks, *_models(settings)]:
+        if isinstance(source, HubFiles | HubCollection | HubModel):
+            yield key, source
+
+
+def _models(settings: Settings) -> Iterator[tuple[str, ModelSource]]:
+    """Every model that the settings name, each once."""
+    seen: list[Any] = []
+
+    def unseen(key: str, model: Any) -> Iterator[tuple[str, ModelSource]]:
+        if hasattr(model, "kind") and model.kind in ("hub", "local", "package") and model not in seen:
+            seen.append(model)
+            yield key, model
+
+    yield from unseen("teacher", settings.teacher)
+    for name in settings.variants:
+        variant = settings.variant(name)
+        yield from unseen(f"variants.{name}.checkpoint", variant.checkpoint)
+        if variant.checkpoint is None:
+            yield from unseen("student.start", variant.student.start)
+    for study, block in settings.studies.items():
+        for name, each in block.variants.items():
+            yield from unseen(f"studies.{study}.variants.{name}.checkpoint", each.checkpoint)
+            yield from unseen(f"studies.{study}.variants.{name}.teacher", each.teacher)
+
+
+def _wanted(source: HubFiles | HubCollection | HubModel, there: list[str]) -> set[str]:
+    """The files of a repository that a run would fetch."""
+    from fnmatch import fnmatch
+
+    if isinstance(source, HubFiles):
+        return set(hub_files(source))
+    if isinstance(source, HubCollection):
+        patterns: tuple[str, ...] = (source.corpus, source.queries, source.qrels)
+        for pattern in patterns:
+            count = sum(fnmatch(name, pattern) for name in there)
+            if count != 1:
+                raise UserError(f"{source.repo} has {count} files {pattern!r}, expected one")
+        return {name for name in there if any(fnmatch(name, pattern) for pattern in patterns)}
+    if "config.json" not in there or not any(name.endswith(".safetensors") for name in there):
+        raise UserError(
+            f"{source.repo} at commit {source.revision} has no config.json with safetensors, the "
+            "one form of weights that is read"
+        )
+    if not set(TOKENIZERS) & set(there):
+        raise UserError(f"{source.repo} at commit {source.revision} has no tokenizer ({', '.join(TOKENIZERS)})")
+    return {name for name in there if any(fnmatch(name, pattern) for pattern in HUB_FILES)}
+
+
+def _read_collection(source: LocalCollection, folder: Path) -> None:
+    corpus, queries, qrels = collection_files(source, folder)
+    read_texts(corpus, HEAD)
+    read_texts(queries, HEAD)
+    read_judgements(qrels, HEAD)
+
+
+def _are_installed(packages: list[str]) -> None:
+    from importlib.metadata import PackageNotFoundError, distribution
+
+    for package in packages:
+        try:
+            distribution(package)
+        except PackageNotFoundError:
+            raise UserError(f"package {package!r} is not installed: `pip install {package}`") from None
