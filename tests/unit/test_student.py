@@ -4,14 +4,20 @@ from pathlib import Path
 
 import pytest
 import torch
-from tiny_models import MakeFolder
+from tiny_models import MakeFolder, write_modules
 from tiny_settings import tiny_variant
+from zoo import write_model
 
 from leap.core.errors import UserError
+from leap.core.project import Checkpoint
+from leap.core.settings.sources import LocalModel
 from leap.core.settings.training import StudentSettings
 from leap.exits import LeapEncoder
 from leap.models.packed_encoder import Encoder
+from leap.models.reference import ReferenceEncoder
 from leap.train.student import save_student, start_student
+from leap.train.teacher.prepare import prepare_teacher
+from leap.train.train_student import train_student
 
 COUNTS = torch.ones(65, dtype=torch.int64)
 
@@ -90,3 +96,38 @@ def test_the_saved_folder_gives_the_same_vectors_in_sentence_transformers(
     expected = theirs.encode(sentences, convert_to_tensor=True)
     found = ours.encode(sentences, strategy="full", convert_to_tensor=True)
     torch.testing.assert_close(found, expected, atol=1e-6, rtol=1e-5)
+
+
+@pytest.mark.parametrize("mode", ["cached", "online"])
+def test_a_student_trains_from_a_decoder(tmp_path: Path, sentences: list[str], mode: str) -> None:
+    folder = write_modules(write_model(tmp_path / "m", "qwen3", side="left"), "lasttoken")
+    source = LocalModel(kind="local", path=str(folder))
+    variant = tiny_variant(train={"epochs": 12, "teacher": mode})
+    prepare_teacher(tmp_path / "data" / "teacher", source, sentences, [variant], variant.train)
+    place, lines = Checkpoint(tmp_path, "leap", 1), []
+    train_student(
+        variant, source, 1, sentences, tmp_path / "data" / "teacher", place, lambda _, line: lines.append(line)
+    )
+    assert lines[-1]["loss"] < 0.9 * lines[0]["loss"]
+    assert LeapEncoder(place.student, "cpu").encode(sentences, strategy="full").shape == (60, 8)
+
+
+def test_a_decoder_learns_to_exit_itself(tmp_path: Path, sentences: list[str]) -> None:
+    """Retrofit: the student starts as its teacher and keeps its architecture; early layers come near the last."""
+    folder = write_modules(write_model(tmp_path / "m", "qwen3", side="left"), "lasttoken")
+    source = LocalModel(kind="local", path=str(folder))
+    shape = {"layers": 4, "width": 16, "heads": 2, "intermediate": 32, "max_length": 24}
+    variant = tiny_variant(
+        student={**shape, "start": {"kind": "teacher"}}, train={"epochs": 12, "learning_rate": 1e-3}
+    )
+    prepare_teacher(tmp_path / "data" / "teacher", source, sentences, [variant], variant.train)
+    place = Checkpoint(tmp_path, "leap", 1)
+    train_student(variant, source, 1, sentences, tmp_path / "data" / "teacher", place, lambda *_: None)
+    before, after = LeapEncoder(folder, "cpu"), LeapEncoder(place.student, "cpu")
+    assert isinstance(after.encoder, ReferenceEncoder)
+    assert after.max_seq_length == 24
+    wanted = before.encode(sentences, strategy="full")
+    near = [
+        (wanted * model.encode(sentences, strategy="fixed", layer=2)).sum(1).mean() for model in (before, after)
+    ]
+    assert near[1] > near[0] + 0.05, near

@@ -123,6 +123,10 @@ class ReferenceEncoder(nn.Module):
             module.register_forward_hook(self._behind)
         self._find_shape()
         self._check_exits()
+        # Nothing was computed of what the weights lack, such as a pooler; zeros can be saved.
+        self._unused = {name for name, parameter in self.model.named_parameters() if parameter.isnan().all()}
+        for name in self._unused:
+            self.model.get_parameter(name).zero_()
 
     @property
     def weight(self) -> Tensor:
@@ -150,6 +154,18 @@ class ReferenceEncoder(nn.Module):
         pooled: list[Tensor] = []
         self.walk(batch, lambda number, pool: pooled.append(pool()))
         return torch.stack(pooled)
+
+    def trainable(self) -> "ReferenceEncoder":
+        """The same model with weights that a training changes; dropout stays off."""
+        for name, parameter in self.model.named_parameters():
+            parameter.requires_grad_(name not in self._unused)
+        return self
+
+    def save(self, folder: Path, max_length: int) -> None:
+        """Write the model by sentence-transformers, with another longest input."""
+        self.transformer.max_seq_length = max_length
+        self.transformer.tokenizer.model_max_length = max_length
+        self.model.save(str(folder), create_model_card=False)
 
     def walk(self, batch: Batch, visit: Visit) -> None:
         """Compute layer by layer; `leap.models.walk` says how."""

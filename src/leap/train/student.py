@@ -26,7 +26,7 @@ BERT_POSITIONS = 512
 
 def start_student(
     settings: StudentSettings, teacher_folder: Path, token_counts: Tensor, seed: int
-) -> tuple[Encoder, Tensor | None]:
+) -> tuple[Encoder | ReferenceEncoder, Tensor | None]:
     """The untrained student.
 
     Args:
@@ -46,7 +46,7 @@ def start_student(
     if isinstance(start, GrownStart):
         return _grown(settings, start, teacher_folder), None
     if isinstance(start, TeacherStart):
-        return _fitting(Encoder.load(teacher_folder), settings, teacher_folder), None
+        return _taught(settings, teacher_folder), None
     if not isinstance(start, ColdStart):
         folder = locate(start).folder
         started = _fitting(Encoder.load(folder, settings.layers), settings, folder)
@@ -66,8 +66,12 @@ def student_tokenizer_folder(settings: StudentSettings, teacher_folder: Path) ->
     return teacher_folder if isinstance(start, ColdStart | GrownStart | TeacherStart) else locate(start).folder
 
 
-def save_student(encoder: Encoder, folder: Path, tokenizer_folder: Path, max_length: int) -> None:
-    """Write the student as a sentence-transformers folder: mean pooling, unit vectors, its start's prompts.
+def save_student(
+    encoder: Encoder | ReferenceEncoder, folder: Path, tokenizer_folder: Path, max_length: int
+) -> None:
+    """Write the student as a sentence-transformers folder with its start's prompts.
+
+    A packed student's vectors are of length 1; one of another architecture keeps all modules of its teacher.
 
     Args:
         encoder: the student.
@@ -75,6 +79,10 @@ def save_student(encoder: Encoder, folder: Path, tokenizer_folder: Path, max_len
         tokenizer_folder: the model that its tokenizer and its prompts come from.
         max_length: longest input in tokens.
     """
+    if not isinstance(encoder, Encoder):
+        encoder.save(folder, max_length)
+        write_sums(folder, CHANGING)
+        return
     encoder.save(folder)
     tokenizer = open_model(tokenizer_folder).tokenizer.backend()
     save_tokenizer(tokenizer, tokenizer_folder, folder, max_length, encoder.config.pad_token)
@@ -88,7 +96,11 @@ def save_student(encoder: Encoder, folder: Path, tokenizer_folder: Path, max_len
         }
         for index, name in enumerate(names)
     ]
-    pooling = {"word_embedding_dimension": encoder.config.width, "pooling_mode_mean_tokens": True}
+    modes = {
+        "pooling_mode_mean_tokens": encoder.pooling == "mean",
+        "pooling_mode_cls_token": encoder.pooling == "cls",
+    }
+    pooling = {"word_embedding_dimension": encoder.config.width, **modes}
     (folder / "1_Pooling").mkdir()
     (folder / "2_Normalize").mkdir()
     for name, content in {
@@ -195,6 +207,19 @@ def _grown(settings: StudentSettings, start: GrownStart, teacher_folder: Path) -
             state[f"layers.{number}.{name}"] = tensor
     encoder.load_state_dict(state)
     return encoder
+
+
+def _taught(settings: StudentSettings, teacher_folder: Path) -> Encoder | ReferenceEncoder:
+    """The teacher itself, of whatever architecture, to be trained on."""
+    teacher = open_model(teacher_folder).encoder
+    if isinstance(teacher, Encoder):
+        return _fitting(teacher, settings, teacher_folder)
+    for key in ("layers", "width"):
+        found, wanted = getattr(teacher.config, key), getattr(settings, key)
+        if found != wanted:
+            raise UserError(f"student.{key} is {wanted}, but the teacher that it starts from has {found}")
+    _check_length(settings, teacher.config.max_tokens)
+    return teacher.trainable()
 
 
 def _fitting(encoder: Encoder, settings: StudentSettings, folder: Path) -> Encoder:

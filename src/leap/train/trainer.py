@@ -17,6 +17,7 @@ from leap.core.progress import bar
 from leap.core.settings.training import TrainSettings
 from leap.models.kernels import varlen
 from leap.models.packed_encoder import Encoder, compile_layers
+from leap.models.reference import ReferenceEncoder
 from leap.train.captured import WARM_UP, WARM_UP_SHARED, CapturedStep
 from leap.train.objective import Objective
 from leap.train.ranks import ALONE, Ranks
@@ -40,7 +41,7 @@ class Trainer:
 
     def __init__(
         self,
-        encoder: Encoder,
+        encoder: Encoder | ReferenceEncoder,
         loss: Objective,
         settings: TrainSettings,
         text: TokenizedText,
