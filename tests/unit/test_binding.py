@@ -180,13 +180,12 @@ def test_a_folder_of_many_is_judged_whole_and_rivals_are_pointed_out(project: Pa
     assert one["checks"] == judge()["checks"]
 
 
-def test_the_command_on_a_folder_of_many_ends_with_1_where_a_model_that_counts_is_refused(project: Path) -> None:
+def test_the_command_on_a_folder_of_many_ends_with_1_where_one_is_refused(project: Path) -> None:
     with Path("params.yaml").open("w") as file:
         YAML().dump(SETTINGS.model_dump(mode="json"), file)
-    slow = {"speed_up": 0.9, "speed_up_ci95": [0.85, 0.95]}
-    rewrite(Path("evaluations/baseline-1/latency.json"), lambda content: content.update(slow))
     judged = ["gate", "--evidence", "evaluations"]
-    assert CliRunner().invoke(app, judged).exit_code == 0  # as others are compared with it, it may be refused
+    assert CliRunner().invoke(app, judged).exit_code == 0
+    slow = {"speed_up": 0.9, "speed_up_ci95": [0.85, 0.95]}
     write_evidence(project, SETTINGS, "leap_plus", latency=slow)
     refused = CliRunner().invoke(app, judged)
     assert "leap_plus-1 is refused by speed_up" in refused.output

@@ -146,6 +146,7 @@ def test_the_folder_stays_below_its_bound(tmp_path: Path, tiny_model: LeapEncode
     assert len(list(cache.folder.iterdir())) == 2
     stray = cache.folder / ".half.safetensors.x.part"
     stray.mkdir()
+    (stray / ".lock").touch()
     (stray / "half.safetensors").write_bytes(b"x" * 2_400)
     ask("d")
     assert not stray.exists()  # of a killed process
