@@ -8,7 +8,7 @@ from made_evidence import made_settings, write_evidence
 from test_summary import made
 
 from leap.core.files import write_json
-from leap.report.differences import LATENCY, QUALITY, RunSetting, reasons
+from leap.report.differences import LATENCY, QUALITY, reasons
 from leap.report.grid import shown
 from leap.report.paper import read_paper
 from leap.report.paper_tables import Pair, Table, look_up, paper_tables
@@ -168,7 +168,17 @@ def test_settings_read_as_they_are_written_and_have_no_difference(summary: dict[
     assert pair.difference is None
 
 
-PAPERS = RunSetting(
+NAMES = (
+    *("teacher", "student_layers", "student_width", "sentences", "epochs", "similarity_set"),
+    *("hardware", "precision", "seeds"),
+)
+
+
+def setting(*values: Any) -> dict[str, Any]:
+    return dict(zip(NAMES, values, strict=True))
+
+
+PAPERS = setting(
     "sentence-transformers/bert-large-nli-mean-tokens", 12, 384, 1_480_000, 10, "stsb", "NVIDIA L4", "fp16", 3
 )
 
@@ -178,7 +188,7 @@ def test_the_papers_own_setting_has_no_reasons() -> None:
 
 
 def test_each_fact_that_differs_is_a_reason() -> None:
-    ours = RunSetting("all-MiniLM-L6-v2", 12, 128, 7000, 3, "software", "AMD EPYC", None, 1)
+    ours = setting("all-MiniLM-L6-v2", 12, 128, 7000, 3, "software", "AMD EPYC", None, 1)
     assert reasons(ours, PAPER.setting, (*QUALITY, "precision")) == [
         "teacher all-MiniLM-L6-v2, paper bert-large-nli-mean-tokens",
         "student width 128, paper 384",

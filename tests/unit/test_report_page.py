@@ -226,7 +226,7 @@ def test_a_variant_keeps_its_colour_whichever_others_there_are() -> None:
 
 def test_a_curve_goes_through_its_points() -> None:
     rows = [{"variant": "a", "layer": layer, "x": value} for layer, value in ((1, 0.0), (2, 1.0), (3, 0.5))]
-    svg = plots.by_layer(rows, "x", "x")
+    svg = plots.curves(rows, "layer", "x", ("layer", "x"))
     tree = ElementTree.fromstring(svg)
     curve = next(
         path.attrib["d"]

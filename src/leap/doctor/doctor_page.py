@@ -58,18 +58,18 @@ def pictures(found: dict[str, Any]) -> list[tuple[str, str]]:
         for row in layers
     ]
     theta = found["exit_rule"]["threshold"]
-    return [
+    curves = (
+        ("Similarity of each layer to the last one", "similarity_to_final", "cosine to the last layer", theta),
         (
-            f"Similarity of each layer to the last one; dotted: theta, {theta:g}",
-            plots.by_layer(layers, "similarity_to_final", "cosine to the last layer", theta),
+            "Each layer against the one before, which the rule sees",
+            "stability",
+            "cosine to the layer before",
+            theta,
         ),
-        (
-            f"Each layer against the one before, which is what the rule sees; dotted: theta, {theta:g}",
-            plots.by_layer(layers, "stability", "cosine to the layer before", theta),
-        ),
-        (
-            f"Neighbours that stay (NN@10) at each layer; dotted: the checklist's {ENOUGH_NEIGHBOURS:g}",
-            plots.by_layer(layers, "nn_at_10", "NN@10", ENOUGH_NEIGHBOURS),
-        ),
-        ("Where sentences leave", plots.exit_distribution(leaving)),
+        ("Neighbours that stay (NN@10) at each layer", "nn_at_10", "NN@10", ENOUGH_NEIGHBOURS),
+    )
+    drawn = [
+        (f"{caption}; dotted: {line:g}", plots.curves(layers, "layer", key, ("layer", label), line))
+        for caption, key, label, line in curves
     ]
+    return [*drawn, ("Where sentences leave", plots.exit_distribution(leaving))]

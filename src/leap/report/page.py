@@ -26,12 +26,16 @@ Pictures = dict[str, tuple[str, str, Rows]]
 def pictures(summary: dict[str, Any], evaluations: Path, studies: Studies) -> Pictures:
     """Every picture that has data, by file name: (caption, SVG, the rows behind it)."""
     layers = plot_data.layer_rows(summary)
-    against_layers = ("layers computed by a sentence", "Spearman")
+    by_depth = ("layers computed by a sentence", "Spearman")
+
+    def curves(*arguments: Any) -> Callable[[Rows], str]:
+        return lambda rows: plots.curves(rows, *arguments)
+
     draw: dict[str, tuple[str, Rows, Callable[[Rows], str]]] = {
         "similarity": (
             "Similarity of each layer to the last one",
             layers,
-            lambda rows: plots.by_layer(rows, "similarity_to_final", "cosine to the last layer"),
+            curves("layer", "similarity_to_final", ("layer", "cosine to the last layer")),
         ),
         "quality": (
             "Quality by depth: cut at a layer (line), other rules (dots), full depth (hollow), exited (filled)",
@@ -42,17 +46,17 @@ def pictures(summary: dict[str, Any], evaluations: Path, studies: Studies) -> Pi
         "neighbours": (
             f"Neighbours that stay (NN@10) at each layer; dotted: the checklist's {ENOUGH_NEIGHBOURS:g}",
             layers,
-            lambda rows: plots.by_layer(rows, "nn_at_10", "NN@10", ENOUGH_NEIGHBOURS),
+            curves("layer", "nn_at_10", ("layer", "NN@10"), ENOUGH_NEIGHBOURS),
         ),
         "stability": (
             "Each layer against the one before, which is what the exit rule sees",
             layers,
-            lambda rows: plots.by_layer(rows, "stability", "cosine to the layer before"),
+            curves("layer", "stability", ("layer", "cosine to the layer before")),
         ),
         "contraction": (
             "Contraction: a layer's step over the one before, median; below 1 layers move less and less",
             layers,
-            lambda rows: plots.by_layer(rows, "contraction", "contraction ratio", 1.0),
+            curves("layer", "contraction", ("layer", "contraction ratio"), 1.0),
         ),
         "latency": (
             "Time of one batch of sentences, by the way the model is run",
@@ -62,23 +66,27 @@ def pictures(summary: dict[str, Any], evaluations: Path, studies: Studies) -> Pi
         "frontier": (
             "Quality against measured time: every sentence at layer 1, 2, ... to the last",
             plot_data.frontier_rows(summary),
-            lambda rows: plots.curves(rows, ("ms a sentence, median", "Spearman"), "frontier"),
+            curves("x", "y", ("ms a sentence, median", "Spearman")),
         ),
         "queries": (
             "Queries that leave at a layer, documents at full depth: mean nDCG@10 over the collections",
             plot_data.query_rows(summary),
-            lambda rows: plots.curves(rows, ("layer of the query", "nDCG@10"), "queries"),
+            curves("layer", "ndcg", ("layer of the query", "nDCG@10")),
         ),
-        "losses": ("Training loss", plot_data.loss_rows(summary, evaluations), plots.losses),
+        "losses": (
+            "Training loss",
+            plot_data.loss_rows(summary, evaluations),
+            curves("step", "loss", ("step", "loss")),
+        ),
         "pareto": (
             "leap cut at each layer, exited by theta, and by the oracle (study strategies)",
             plot_data.pareto_rows(studies),
-            lambda rows: plots.curves(rows, against_layers, "pareto"),
+            curves("x", "y", by_depth),
         ),
         "fixed_depth": (
             "leap cut or exited, and students of exactly so many layers (study fixed_depth)",
             plot_data.fixed_depth_rows(studies),
-            lambda rows: plots.curves(rows, against_layers, "fixed-depth"),
+            curves("x", "y", by_depth),
         ),
     }
     return {name: (caption, function(rows), rows) for name, (caption, rows, function) in draw.items() if rows}

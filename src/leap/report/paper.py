@@ -61,17 +61,6 @@ class PaperTable(Block):
     note: str = ""
     rows: list[dict[str, Cell]]
 
-    def row(self, **where: Cell) -> dict[str, Cell]:
-        """The one row whose cells have these values.
-
-        Raises:
-            KeyError: there is none, or more than one.
-        """
-        found = [row for row in self.rows if all(row.get(key) == value for key, value in where.items())]
-        if len(found) != 1:
-            raise KeyError(f"{self.title}: {len(found)} rows with {where}")
-        return found[0]
-
 
 class PaperFigure(Block):
     """A figure of the text; `bound` where the paper says about, above or below; `path` leads to ours."""
@@ -104,10 +93,6 @@ class Paper(Block):
     tables: dict[str, PaperTable]
     figures: dict[str, PaperFigure]
     disagreements: list[Disagreement]
-
-    def value(self, table: str, column: str, **where: Cell) -> Cell | None:
-        """A cell of a table; null where the row has no such column."""
-        return self.tables[table].row(**where).get(column)
 
 
 def read_paper(path: Path = REFERENCE) -> Paper:

@@ -12,7 +12,7 @@ from statistics import fmean
 from typing import Any
 
 from leap.core.settings import Settings
-from leap.report.differences import LATENCY, QUALITY, RETRIEVAL, of_run, of_study, reasons
+from leap.report.differences import LATENCY, QUALITY, RETRIEVAL, our_setting, reasons
 from leap.report.paper import Cell, Paper, PaperTable
 from leap.report.study_results import Studies
 
@@ -162,8 +162,7 @@ def _table(
         (column.path.split(".")[1] for column in table.columns.values() if "studies." in column.path), None
     )
     sizes = {name: int(paper.figures[figure].value) for name, figure in table.sizes.items()}
-    known = study in settings.studies
-    ours = of_study(settings, summary, study) if study and known else of_run(settings, summary)
+    ours = our_setting(settings, summary, study if study in settings.studies else None)
     return Table(
         title=table.title,
         place=table.place,
@@ -184,7 +183,7 @@ def _single_figures(settings: Settings, summary: dict[str, Any], results: dict[s
         waits = pair is not None and pair.ours is None and "studies." in str(figure.path)
         if pair is not None and pair.possible and not waits:
             rows.append((f"{name.replace('_', ' ')} ({figure.place})", [pair]))
-    apart = reasons(of_run(settings, summary), paper.setting, (*QUALITY, "hardware"))
+    apart = reasons(our_setting(settings, summary), paper.setting, (*QUALITY, "hardware"))
     note = "The fixed depth and the published model are of studies, with their sizes; the rest is the pipeline's."
     return Table("Single figures of the text", "throughout", None, ["value"], rows, apart, "dvc repro", note)
 

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from leap.report.study_results import Studies, first_seed
@@ -23,7 +24,7 @@ def layer_rows(summary: dict[str, Any]) -> Rows:
 
 
 def exit_rows(summary: dict[str, Any]) -> Rows:
-    """A row a variant and layer where sentences leave: their share. Variants that never exit only if all are such."""
+    """A row a variant and layer where sentences leave: their share; of variants that exit, if any does."""
     variants = summary["variants"]
     leaving = [name for name, variant in variants.items() if dig(variant, "exit", "rate")]
     rows = []
@@ -101,8 +102,8 @@ def query_rows(summary: dict[str, Any]) -> Rows:
         sets = [(found or {}).get("by_query_layer") for found in variant["retrieval"].values()]
         if sets and None not in sets:
             rows += [
-                {"variant": name, "x": layer[0]["layer"], "y": sum(row["own_index"] for row in layer) / len(layer)}
-                for layer in zip(*sets, strict=True)
+                {"variant": name, "layer": at[0]["layer"], "ndcg": fmean(row["own_index"] for row in at)}
+                for at in zip(*sets, strict=True)
             ]
     return rows
 

@@ -11,7 +11,6 @@ from typing import Any
 import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import ScalarFormatter
 
 from leap.core.colours import COLOURS, colours_of
 
@@ -47,18 +46,30 @@ STYLE: dict[Any, Any] = {
 }
 
 
-def by_layer(rows: Rows, key: str, label: str, threshold: float | None = None) -> str:
-    """A curve a variant of one number of the layers; `threshold` draws what the gate or the paper demands."""
+def curves(rows: Rows, x: str, y: str, labels: tuple[str, str], line: float | None = None) -> str:
+    """A curve a variant, and seed, through its points; one point alone is a marker.
+
+    Args:
+        rows: the points; null is left out.
+        x: their key, "layer" for whole numbers from 1.
+        y: their other key.
+        labels: of the two axes.
+        line: dots what the gate or the paper demands.
+    """
     figure, axes = _picture()
     for name, style in _styles(rows).items():
-        points = [(r["layer"], r[key]) for r in rows if r["variant"] == name and r.get(key) is not None]
-        if points:
-            axes.plot(*zip(*points, strict=True), label=name, **style)
-    if threshold is not None:
-        axes.axhline(threshold, color=INK, linewidth=0.8, linestyle=(0, (2, 3)))
-    _layers(axes, (row["layer"] for row in rows))
-    axes.set_ylabel(label)
-    return _svg(figure, axes, f"layers-{key}")
+        own = [row for row in rows if row["variant"] == name and row.get(y) is not None]
+        for number, seed in enumerate(dict.fromkeys(row.get("seed") for row in own)):
+            points = sorted((row[x], row[y]) for row in own if row.get("seed") == seed)
+            shape = {"linestyle": "", "markersize": 7} if len(points) == 1 else {}
+            axes.plot(*zip(*points, strict=True), label="" if number else name, **{**style, **shape})
+    if line is not None:
+        axes.axhline(line, color=INK, linewidth=0.8, linestyle=(0, (2, 3)))
+    if x == "layer":
+        _layers(axes, (row["layer"] for row in rows))
+    axes.set_xlabel(labels[0])
+    axes.set_ylabel(labels[1])
+    return _svg(figure, axes, f"{x}-{y}-{labels[1]}")
 
 
 def exit_distribution(rows: Rows) -> str:
@@ -83,10 +94,8 @@ def quality(rows: Rows) -> str:
             for path in ("truncated", "full", "exit", "tried")
         }
         if points["truncated"]:
-            axes.plot(
-                *zip(*points["truncated"], strict=True),
-                **{**style, "marker": "", "linewidth": 1, "alpha": 0.7},
-            )
+            line = {**style, "marker": "", "linewidth": 1, "alpha": 0.7}
+            axes.plot(*zip(*points["truncated"], strict=True), **line)
         mark = {"color": style["color"], "marker": style["marker"], "linestyle": "", "markersize": 8}
         for x, y in points["tried"]:
             axes.plot([x], [y], **{**mark, "markersize": 3, "alpha": 0.5})
@@ -98,24 +107,6 @@ def quality(rows: Rows) -> str:
     axes.set_xlabel("layers computed by a sentence")
     axes.set_ylabel("Spearman")
     return _svg(figure, axes, "quality")
-
-
-def curves(rows: Rows, labels: tuple[str, str], name: str) -> str:
-    """A series a `variant` through its points (`x`, `y`); one point alone is a marker.
-
-    Args:
-        rows: the points.
-        labels: of the two axes.
-        name: makes the picture's inner names its own.
-    """
-    figure, axes = _picture()
-    for series, style in _styles(rows).items():
-        points = sorted((row["x"], row["y"]) for row in rows if row["variant"] == series)
-        line = style if len(points) > 1 else {**style, "linestyle": "", "markersize": 7}
-        axes.plot(*zip(*points, strict=True), label=series, **line)
-    axes.set_xlabel(labels[0])
-    axes.set_ylabel(labels[1])
-    return _svg(figure, axes, name)
 
 
 def latency(rows: Rows) -> str:
@@ -135,25 +126,6 @@ def latency(rows: Rows) -> str:
     axes.grid(axis="x", visible=False)
     axes.set_ylabel(f"ms, median, batch {rows[0]['batch']}")
     return _svg(figure, axes, "latency")
-
-
-def losses(rows: Rows) -> str:
-    """The total loss of every training by step, on a logarithmic axis where it is positive."""
-    figure, axes = _picture()
-    styles = _styles(rows)
-    named: set[str] = set()
-    for name, seed in dict.fromkeys((row["variant"], row["seed"]) for row in rows):
-        points = [(r["step"], r["loss"]) for r in rows if (r["variant"], r["seed"]) == (name, seed)]
-        style = {**styles[name], "marker": "", "linewidth": 1.2}
-        axes.plot(*zip(*points, strict=True), label=None if name in named else name, **style)
-        named.add(name)
-    if rows and all(row["loss"] > 0 for row in rows):
-        axes.set_yscale("log")
-        for which in (axes.yaxis.set_major_formatter, axes.yaxis.set_minor_formatter):
-            which(ScalarFormatter())
-    axes.set_xlabel("step")
-    axes.set_ylabel("training loss")
-    return _svg(figure, axes, "losses")
 
 
 def _bars(axes: Axes, places: list[int], heights: dict[str, list[float]], colours: dict[str, str]) -> None:
@@ -194,7 +166,7 @@ def _svg(figure: Figure, axes: Axes, name: str) -> str:
     if FLOOR in labels:  # matplotlib names lines before bars
         handles, labels = [*handles[1:], handles[0]], [*labels[1:], labels[0]]
     with mpl.rc_context({**STYLE, "svg.hashsalt": name}):
-        figure.legend(handles, labels, loc="outside upper center", ncols=min(len(labels), 4))
+        figure.legend(handles, labels, loc="outside upper center", ncols=len(labels) if len(labels) < 5 else 3)
         buffer = io.StringIO()
         figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
     text = buffer.getvalue()
