@@ -254,7 +254,7 @@ def calibrate(
         ),
     ] = None,
     confidence: Annotated[float, typer.Option(help="How sure that must be.")] = 0.95,
-    lens: Annotated[bool, typer.Option("--lens", help="Fit a linear map a layer to the last one too.")] = False,
+    heads: Annotated[bool, typer.Option("--heads", help="Fit exit heads too: a linear map a layer.")] = False,
     output: Annotated[
         Path | None, typer.Option(help="Write a calibrated copy here; else into the folder itself.")
     ] = None,
@@ -269,7 +269,7 @@ def calibrate(
 
     options: dict[str, Any] = {
         "column": column,
-        "with_lens": lens,
+        "with_heads": heads,
         "output": output,
         "batch_size": batch_size,
         "device": device,

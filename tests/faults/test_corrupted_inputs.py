@@ -33,11 +33,11 @@ from leap.evidence.score_table import read_scores
 from leap.exits import LeapEncoder
 from leap.exits.calibrate.calibrate_folder import calibrate
 from leap.exits.calibrate.risk import Demand
-from leap.exits.heads import Heads
-from leap.exits.lens import Lens
+from leap.exits.similarity_predictors import Predictors
 from leap.extract.collections import write_collection
 from leap.extract.sample import write_sample
 from leap.gate.judgement import judge_checkpoint
+from leap.models.exit_heads import ExitHeads
 from leap.models.locate import Located
 from leap.models.packed_encoder import Encoder
 from leap.models.tokenizer import SentenceTokenizer
@@ -139,15 +139,15 @@ def test_config_of_another_depth(tmp_path: Path) -> None:
         LeapEncoder(folder, "cpu")
 
 
-def test_heads_lens_and_calibration(student: Path) -> None:
+def test_heads_predictors_and_calibration(student: Path) -> None:
     generator = torch.Generator().manual_seed(0)
-    Heads(torch.randn(4, 16, generator=generator), torch.zeros(4)).save(student)
-    Lens(torch.randn(4, 16, 16, generator=generator)).save(student)
+    Predictors(torch.randn(4, 16, generator=generator), torch.zeros(4)).save(student)
+    ExitHeads(torch.randn(4, 16, 16, generator=generator)).save(student)
     texts = [f"{one} {two}" for one in WORDS for two in WORDS[:20]]
     calibrate(LeapEncoder(student, "cpu"), texts, Demand(0.5, 0.2, 0.8)).save(student)
     for name, options in (
-        ("heads.safetensors", {"strategy": "heads"}),
-        ("lens.safetensors", {"lens": True}),
+        ("predictors.safetensors", {"strategy": "predictors"}),
+        ("heads.safetensors", {"strategy": "fixed", "layer": 2}),
         ("calibration.json", {"strategy": "calibrated"}),
     ):
         assert survives(student / name, lambda options=options: encoded(student, **options)) > 0  # type: ignore[misc]

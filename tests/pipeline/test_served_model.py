@@ -165,8 +165,8 @@ def test_strategy_of_a_request(service: Service) -> None:
         ({"inputs": {"sentence": ["a"]}, "params": {"return_exit_layers": "yes"}}, "return_exit_layers"),
         (b'{"inputs": {"sentence": ["a"]}, "params": {"threshold": NaN}}', "threshold nan"),
         (
-            {"inputs": {"sentence": ["a"]}, "params": {"strategy": "heads"}},
-            "Error: heads.safetensors is",
+            {"inputs": {"sentence": ["a"]}, "params": {"strategy": "predictors"}},
+            "Error: predictors.safetensors is",
         ),
         (
             {"inputs": {"sentence": ["a"]}, "params": {"strategy": "guess"}},

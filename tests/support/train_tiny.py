@@ -9,19 +9,20 @@ import torch
 sys.path.insert(0, str(Path(__file__).parents[1] / "unit"))
 from tiny_settings import tiny_variant
 
+from leap.core.project import Checkpoint
 from leap.core.settings.sources import LocalModel
 from leap.train.ranks import joined
 from leap.train.train_student import train_student
 
 
 def main(root: Path, teacher: str, changes: str = "{}") -> None:
-    """Reads root/sentences.txt and root/cache; writes root/model and root/record. Changes: JSON, settings."""
+    """Reads root/sentences.txt and root/cache; writes students and evaluations. Changes: JSON."""
     variant = tiny_variant(**json.loads(changes))
     sentences = (root / "sentences.txt").read_text().splitlines()
     source = LocalModel(kind="local", path=teacher)
     with joined(torch.device(variant.train.device)) as ranks:
         train_student(
-            variant, source, 1, sentences, root / "cache", root / "model", root / "record",
+            variant, source, 1, sentences, root / "cache", Checkpoint(root, "leap", 1),
             lambda *_: None, ranks,
         )  # fmt: skip
 

@@ -81,7 +81,12 @@ def test_a_model_opened_otherwise_has_another_name(make_folder: MakeFolder, sent
 def test_every_file_that_decides_a_vector_is_in_the_name(tiny_folder: Path, sentences: list[str]) -> None:
     model = LeapEncoder(tiny_folder, "cpu")
     names = [entry_name(model, sentences, "x")]
-    for file in ("heads.safetensors", "sentencepiece.model", "1_Pooling/config.json", "tokenizer_config.json"):
+    for file in (
+        "predictors.safetensors",
+        "sentencepiece.model",
+        "1_Pooling/config.json",
+        "tokenizer_config.json",
+    ):
         (tiny_folder / file).parent.mkdir(exist_ok=True)
         (tiny_folder / file).write_text(file)
         names.append(entry_name(model, sentences, "x"))

@@ -15,10 +15,10 @@ from leap.core.errors import UserError
 from leap.core.files import write_sealed
 from leap.exits import ExitRule, LeapEncoder
 from leap.exits.calibrate.calibrate_folder import Calibrated, calibrate, calibrate_folder, describe, read_column
-from leap.exits.calibrate.fit_heads import fit_heads
+from leap.exits.calibrate.fit_predictors import fit_predictors
 from leap.exits.calibrate.risk import Demand
-from leap.exits.lens import Lens
-from leap.exits.rules import at_layers, by_heads, calibrated, near_final, patient
+from leap.exits.rules import at_layers, by_predictors, calibrated, near_final, patient
+from leap.models.exit_heads import ExitHeads
 
 # What the tiny random model can hold, with exits at three layers.
 DEMAND = Demand(floor=0.85, risk=0.2, confidence=0.9, keep=0.4)
@@ -42,7 +42,7 @@ def file(tmp_path: Path, texts: list[str]) -> Path:
 def run(folder: Path, file: Path, demand: Demand = DEMAND, **changes: object) -> Calibrated:
     options: dict[str, object] = {
         "column": None,
-        "with_lens": False,
+        "with_heads": False,
         "output": None,
         "batch_size": 64,
         "device": "cpu",
@@ -114,69 +114,70 @@ def test_nothing_is_safe_for_a_floor_out_of_reach(
     np.testing.assert_array_equal(vectors, model.encode(sentences, strategy="full"))
 
 
-def test_the_lens_maps_exited_vectors(make_folder: MakeFolder, file: Path, sentences: list[str]) -> None:
+def test_exited_vectors_go_through_the_heads(make_folder: MakeFolder, file: Path, sentences: list[str]) -> None:
     folder = make_folder()
-    plain, lensed = run(folder, file), run(folder, file, with_lens=True)
-    assert lensed.report["expected_layers"] < plain.report["expected_layers"]
+    raw = LeapEncoder(folder, "cpu")
+    plain, mapping = run(folder, file), run(folder, file, with_heads=True)
+    assert mapping.report["expected_layers"] < plain.report["expected_layers"]
     model = LeapEncoder(folder, "cpu")
     pooled = pooled_of(model, sentences)
-    mapped = model.lens.mapped(pooled)
+    mapped = model.returned(pooled)
+    assert model.heads is not None
+    torch.testing.assert_close(mapped[2], pooled[2] @ model.heads.maps[1])
     expected = calibrated(pooled, model.calibration)
     assert (expected < 5).any()
     vectors, exits = model.encode(sentences, strategy="calibrated", return_exit_layers=True)
     assert exits.tolist() == expected.tolist()
     np.testing.assert_allclose(vectors, at_layers(mapped, expected).numpy(), atol=1e-5)
-    # Other strategies map only when they are told to.
-    raw = model.encode(sentences, strategy="fixed", layer=2)
-    np.testing.assert_allclose(raw, pooled[2].numpy(), atol=1e-5)
-    through = model.encode(sentences, strategy="fixed", layer=2, lens=True)
-    np.testing.assert_allclose(through, mapped[2].numpy(), atol=1e-5)
-    full = model.encode(sentences, strategy="full", lens=True)
-    np.testing.assert_array_equal(full, model.encode(sentences, strategy="full"))
-    options = {"threshold": 0.93, "min_layer": 2}
-    left, layers = model.encode(sentences, lens=True, return_exit_layers=True, **options)
-    assert layers.tolist() == model.encode(sentences, return_exit_layers=True, **options)[1].tolist()
+    # Every strategy maps what leaves early, decides on the layers' own vectors, and leaves full depth alone.
+    np.testing.assert_allclose(model.encode(sentences, strategy="fixed", layer=2), mapped[2].numpy(), atol=1e-5)
+    np.testing.assert_array_equal(model.encode(sentences, strategy="full"), raw.encode(sentences, strategy="full"))
+    options = {"threshold": 0.93, "min_layer": 2, "return_exit_layers": True}
+    left, layers = model.encode(sentences, **options)
+    assert layers.tolist() == raw.encode(sentences, **options)[1].tolist()
+    assert len(set(layers.tolist())) > 1
     np.testing.assert_allclose(left, at_layers(mapped, torch.tensor(layers)).numpy(), atol=1e-5)
-    with pytest.raises(ValueError, match="lens=False is not how"):
-        model.encode(sentences, strategy="calibrated", lens=False)
 
 
-def test_a_calibration_without_the_lens_does_not_use_one_that_is_there(
+def test_a_model_with_heads_is_calibrated_through_them(
     make_folder: MakeFolder, file: Path, sentences: list[str]
 ) -> None:
     folder = make_folder()
-    run(folder, file, with_lens=True)
+    run(folder, file, with_heads=True)
+    heads = (folder / "heads.safetensors").read_bytes()
+    with pytest.raises(UserError, match="has exit heads already"):
+        run(folder, file, with_heads=True)
     run(folder, file)
+    assert (folder / "heads.safetensors").read_bytes() == heads
     model = LeapEncoder(folder, "cpu")
     pooled = pooled_of(model, sentences)
-    expected = at_layers(pooled, calibrated(pooled, model.calibration))
+    expected = at_layers(model.returned(pooled), calibrated(pooled, model.calibration))
     np.testing.assert_allclose(model.encode(sentences, strategy="calibrated"), expected.numpy(), atol=1e-5)
-    with pytest.raises(ValueError, match="lens=True is not how"):
-        model.encode(sentences, strategy="calibrated", lens=True)
 
 
 def test_files_of_other_weights_are_refused_by_name(make_folder: MakeFolder, file: Path) -> None:
     folder, other = make_folder(seed=0), make_folder(seed=1)
-    run(folder, file, with_lens=True)
-    for name in ("calibration.json", "lens.safetensors"):
-        (other / name).write_bytes((folder / name).read_bytes())
+    run(folder, file)
+    (other / "calibration.json").write_bytes((folder / "calibration.json").read_bytes())
     model = LeapEncoder(other, "cpu")
     with pytest.raises(UserError, match=r"calibration\.json was made from other weights .*leap calibrate"):
         model.encode(["bo"], strategy="calibrated")
-    with pytest.raises(UserError, match=r"lens\.safetensors was made from other weights .*leap calibrate"):
-        model.encode(["bo"], lens=True)
     # A plain theta stays available.
     model.encode(["bo"])
+    ExitHeads(torch.eye(16).repeat(4, 1, 1)).save(folder)
+    (other / "heads.safetensors").write_bytes((folder / "heads.safetensors").read_bytes())
+    with pytest.raises(UserError, match=r"heads\.safetensors was made from other weights .*loss\.heads"):
+        LeapEncoder(other, "cpu")
 
 
-def test_a_calibration_of_another_lens_is_refused(make_folder: MakeFolder, file: Path) -> None:
+def test_a_calibration_of_other_heads_is_refused(make_folder: MakeFolder, file: Path) -> None:
     folder = make_folder()
-    run(folder, file, with_lens=True)
-    Lens(torch.eye(16).repeat(4, 1, 1)).save(folder)
-    with pytest.raises(UserError, match=r"made with another lens\.safetensors"):
+    run(folder, file, with_heads=True)
+    ExitHeads(torch.eye(16).repeat(4, 1, 1)).save(folder)
+    with pytest.raises(UserError, match="made with other exit heads"):
         LeapEncoder(folder, "cpu").encode(["bo"], strategy="calibrated")
-    (folder / "lens.safetensors").unlink()
-    with pytest.raises(UserError, match=r"made with another lens\.safetensors"):
+    (folder / "heads.safetensors").unlink()
+    with pytest.raises(UserError, match="made with other exit heads"):
         LeapEncoder(folder, "cpu").encode(["bo"], strategy="calibrated")
 
 
@@ -208,20 +209,18 @@ def test_a_damaged_calibration(make_folder: MakeFolder, file: Path, change: dict
 def test_what_is_missing_is_named_with_the_way_to_it(tiny_model: LeapEncoder) -> None:
     with pytest.raises(UserError, match=r"calibration\.json is missing: `leap calibrate"):
         tiny_model.encode(["bo"], strategy="calibrated")
-    with pytest.raises(UserError, match=r"heads\.safetensors is missing: .*train\.heads: true"):
-        tiny_model.encode(["bo"], strategy="heads")
-    with pytest.raises(UserError, match=r"lens\.safetensors is missing: .*--lens"):
-        tiny_model.encode(["bo"], lens=True)
+    with pytest.raises(UserError, match=r"predictors\.safetensors is missing: .*exit\.predictors: true"):
+        tiny_model.encode(["bo"], strategy="predictors")
 
 
-def test_heads_patience_and_the_oracle(make_folder: MakeFolder, sentences: list[str]) -> None:
+def test_predictors_patience_and_the_oracle(make_folder: MakeFolder, sentences: list[str]) -> None:
     folder = make_folder()
     model = LeapEncoder(folder, "cpu")
     pooled = pooled_of(model, sentences)
-    fit_heads([pooled]).save(folder)
+    fit_predictors([pooled]).save(folder)
     options = {"threshold": 0.84, "min_layer": 2}
     for strategy, more, expected in (
-        ("heads", {}, by_heads(pooled, model.heads, 0.84, 2)),
+        ("predictors", {}, by_predictors(pooled, model.predictors, 0.84, 2)),
         ("patience", {"pabee_patience": 2, "threshold": 0.94}, patient(pooled, ExitRule(0.94, 2), 2)),
         ("near_final", {}, near_final(pooled, 0.84, 2)),
     ):
@@ -257,10 +256,10 @@ def test_a_copy_is_calibrated_and_the_model_left_alone(
 ) -> None:
     folder = make_folder()
     before = sorted(folder.rglob("*"))
-    run(folder, file, output=tmp_path / "copy", with_lens=True)
+    run(folder, file, output=tmp_path / "copy", with_heads=True)
     assert sorted(folder.rglob("*")) == before
     copy = LeapEncoder(tmp_path / "copy", "cpu")
-    assert copy.calibration.uses_lens
+    assert copy.heads is not None
 
 
 def test_nothing_is_half_written(
@@ -326,12 +325,12 @@ def test_the_command(
         return ended.value.code, *capsys.readouterr()
 
     demand = ("--floor", 0.85, "--risk", 0.2, "--confidence", 0.9, "--keep", 0.4)
-    code, printed, _ = leap(folder, "--sentences", file, "--lens", *demand)
+    code, printed, _ = leap(folder, "--sentences", file, "--heads", *demand)
     assert code == 0
-    for words in ("score: ", "expected layers: ", "realised risk: ", "neighbours kept: ", "with the lens"):
+    for words in ("score: ", "expected layers: ", "realised risk: ", "neighbours kept: ", "with fitted heads"):
         assert words in printed
     assert "nn_at_10 " in printed
-    assert {"calibration.json", "lens.safetensors"} <= {path.name for path in folder.iterdir()}
+    assert {"calibration.json", "heads.safetensors"} <= {path.name for path in folder.iterdir()}
     code, _, error = leap(folder, "--sentences", file, "--risk", 2)
     assert (code, error.splitlines()[-1]) == (1, "error: risk 2.0 must lie between 0 and 1")
     code, _, error = leap(folder, "--sentences", file, "--queries", file)

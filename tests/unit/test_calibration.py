@@ -13,7 +13,7 @@ from leap.core.sample_sizes import fewest_draws, fewest_to_calibrate
 from leap.exits.calibrate.candidates import candidates, layer_thresholds, lowest_threshold
 from leap.exits.calibrate.certify import Parts, certify, counts, report, searching_rows
 from leap.exits.calibrate.fit_heads import fit_heads
-from leap.exits.calibrate.fit_lens import fit_lens
+from leap.exits.calibrate.fit_predictors import fit_predictors
 from leap.exits.calibrate.least_squares import LeastSquares
 from leap.exits.calibrate.measure import Measured, fit_predictor
 from leap.exits.calibrate.neighbourhood import Neighbourhood
@@ -142,7 +142,7 @@ def test_both_statements_hold_over_many_draws() -> None:
     for _ in range(draws):
         # Drawn with replacement: independent draws, for which the population is the truth.
         rows = [torch.randint(4_000, (150,), generator=generator) for _ in range(3)]
-        calibration, _ = certify(parts_of(pooled, rows, measured), 1, DEMAND, uses_lens=False)
+        calibration, _ = certify(parts_of(pooled, rows, measured), 1, DEMAND)
         scores = measured.predicted(calibration.predictor) if calibration.predictor else measured.consecutive
         exits, exited, wrong = counts(calibration.thresholds, scores, bad)
         saved += exited > 0
@@ -171,7 +171,7 @@ def test_exits_that_are_near_but_lose_their_neighbours_are_not_safe() -> None:
     measured = Measured.of(pooled, patience=1)
     assert (measured.similarity[1] > 0.94).double().mean() > 0.95
     demand = Demand(floor=0.94, risk=0.1, confidence=0.9, keep=0.8)
-    calibration, outcome = certify(parts_of(pooled, thirds(900), measured), 1, demand, uses_lens=False)
+    calibration, outcome = certify(parts_of(pooled, thirds(900), measured), 1, demand)
     # Layers 1 and 2 hold the floor, only 3 and 4 the neighbours as well.
     assert (calibration.thresholds < torch.inf).any()
     assert 2.9 < outcome.expected_layers < 4.5
@@ -204,7 +204,7 @@ def test_a_model_that_converges_falsely_calibrates_to_no_exits() -> None:
     pooled = torch.cat([below, torch.randn(1, 900, 8, generator=generator)])
     measured = Measured.of(pooled, patience=1)
     assert (measured.consecutive[1] > 0.95).all()
-    calibration, outcome = certify(parts_of(pooled, thirds(900), measured), 1, DEMAND, uses_lens=False)
+    calibration, outcome = certify(parts_of(pooled, thirds(900), measured), 1, DEMAND)
     assert calibration.thresholds.tolist() == [math.inf] * 5
     assert calibration.min_layer == 5
     assert outcome.expected_layers == 5
@@ -242,7 +242,7 @@ def test_the_predicted_similarity_is_chosen_where_it_saves_layers() -> None:
     near = torch.rand(3000, 1, generator=generator) < 0.5
     below = torch.where(near, 3.0 * final, 1.0 * other).expand(5, -1, -1)
     pooled = torch.cat([below + 0.01 * torch.randn(5, 3000, 8, generator=generator), final[None]])
-    calibration, outcome = certify(parts_of(pooled, thirds(3000)), 1, Demand(0.94, 0.1, 0.9, 0.2), uses_lens=False)
+    calibration, outcome = certify(parts_of(pooled, thirds(3000)), 1, Demand(0.94, 0.1, 0.9, 0.2))
     assert calibration.score == "predicted"
     assert outcome.expected_layers < 4
     share_near = near[2000:].double().mean().item()
@@ -293,13 +293,13 @@ def test_the_lens_fits_a_linear_map_and_leaves_the_last_layer() -> None:
     turns = torch.linalg.qr(torch.randn(3, 8, 8, generator=generator)).Q
     unit = torch.nn.functional.normalize(final, dim=-1)
     pooled = torch.stack([final.flip(0), *(2 * unit @ turn for turn in turns), final])
-    lens = fit_lens(pooled[:, rows] for rows in torch.arange(400).tensor_split(3))
+    heads = fit_heads(pooled[:, rows] for rows in torch.arange(400).tensor_split(3))
     assert (similarity_to_final(pooled)[:3].mean(1) < 0.5).all()
-    mapped = lens.mapped(pooled)
+    mapped = heads.mapped(pooled)
     torch.testing.assert_close(mapped[1:4], unit.expand(3, -1, -1), atol=5e-3, rtol=0)
     assert mapped[-1].equal(pooled[-1])
     exits = torch.randint(1, 5, (400,), generator=generator)
-    taken = lens.at_exits(at_layers(pooled, exits), exits)
+    taken = heads.at_exits(at_layers(pooled, exits), exits)
     torch.testing.assert_close(taken, at_layers(mapped, exits), atol=1e-5, rtol=0)
 
 
@@ -312,8 +312,8 @@ def test_heads_predict_the_similarity_to_the_last_layer() -> None:
     layer = torch.cat([5 * sign * final[:, :1].sign(), final[:, 1:]], dim=-1)
     final = torch.cat([5 * torch.ones(600, 1), final[:, 1:]], dim=-1)
     pooled = torch.stack([layer, layer, layer, final])
-    heads = fit_heads(pooled[:, rows] for rows in torch.arange(600).tensor_split(4))
-    scores, truth = heads.scores(pooled), similarity_to_final(pooled)
+    predictors = fit_predictors(pooled[:, rows] for rows in torch.arange(600).tensor_split(4))
+    scores, truth = predictors.scores(pooled), similarity_to_final(pooled)
     assert scores.shape == (3, 600)
     assert (scores[:2] - truth[:2]).abs().mean() < 0.15 < truth[0].std()
     # A mean is what a head without information falls back on.

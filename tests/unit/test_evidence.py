@@ -87,7 +87,7 @@ def test_evidence_of_another_checkpoint_is_refused_with_its_file(project: Path) 
             read_evidence("leap", 1, settings, complete=complete)
 
 
-@pytest.mark.parametrize("file", ["leap.json", "tokenizer.json", "heads.safetensors", "prompts/query.txt"])
+@pytest.mark.parametrize("file", ["leap.json", "tokenizer.json", "predictors.safetensors", "prompts/query.txt"])
 def test_evidence_is_of_all_that_makes_the_vectors(project: Path, file: str) -> None:
     settings = made_settings()
     write_evidence(project, settings, "leap")

@@ -12,18 +12,18 @@ from torch import Tensor
 from leap.exits import ExitRule, LeapEncoder
 from leap.exits.calibration import Calibration
 from leap.exits.forward import exit_forward
-from leap.exits.heads import Heads
-from leap.exits.policy import ByHeads, Calibrated, ExitPolicy, Fixed, Patient
+from leap.exits.policy import ByPredictors, Calibrated, ExitPolicy, Fixed, Patient
 from leap.exits.predictor import Predictor
 from leap.exits.rules import (
     at_layers,
-    by_heads,
+    by_predictors,
     calibrated,
     consecutive_similarity,
     converged,
     first_layer_at,
     patient,
 )
+from leap.exits.similarity_predictors import Predictors
 from leap.models.batches import pack
 
 Twin = Callable[[Tensor], Tensor]
@@ -32,8 +32,10 @@ thresholds = st.floats(0.80, 0.97)
 generators = st.integers(0, 10_000).map(lambda seed: torch.Generator().manual_seed(seed))
 
 
-def some_heads(generator: torch.Generator) -> Heads:
-    return Heads(torch.randn(4, 16, generator=generator) * 0.2, torch.rand(4, generator=generator) * 0.1 + 0.85)
+def some_predictors(generator: torch.Generator) -> Predictors:
+    return Predictors(
+        torch.randn(4, 16, generator=generator) * 0.2, torch.rand(4, generator=generator) * 0.1 + 0.85
+    )
 
 
 def some_calibration(generator: torch.Generator, score: str, patience: int) -> Calibration:
@@ -42,13 +44,13 @@ def some_calibration(generator: torch.Generator, score: str, patience: int) -> C
     found[: 1 if score == "predicted" else patience] = torch.inf
     found[-1] = torch.inf
     predictor = Predictor(torch.randn(5, 6, generator=generator) * 0.1 + torch.tensor([0.5, 0.3, 0, 0, 0, 0]))
-    return Calibration(found, patience, predictor if score == "predicted" else None, False)
+    return Calibration(found, patience, predictor if score == "predicted" else None)
 
 
 @st.composite
 def policies(draw: st.DrawFn) -> tuple[ExitPolicy, Twin, Twin]:
     """A policy, its reference, and how far each row's scores are from deciding otherwise, [N]."""
-    kind = draw(st.sampled_from(["converged", "patience", "heads", "consecutive", "predicted", "fixed"]))
+    kind = draw(st.sampled_from(["converged", "patience", "predictors", "consecutive", "predicted", "fixed"]))
     rule = ExitRule(draw(thresholds), draw(st.integers(1, 5)), draw(st.integers(1, 3)))
     generator = draw(generators)
 
@@ -63,12 +65,12 @@ def policies(draw: st.DrawFn) -> tuple[ExitPolicy, Twin, Twin]:
     if kind == "patience":
         count = draw(st.integers(1, 5 - rule.patience))
         return Patient(rule, count), lambda pooled: patient(pooled, rule, count), by_rule
-    if kind == "heads":
-        heads, theta, first = some_heads(generator), rule.threshold, rule.min_layer
+    if kind == "predictors":
+        predictors, theta, first = some_predictors(generator), rule.threshold, rule.min_layer
         return (
-            ByHeads(heads, theta, first),
-            lambda pooled: by_heads(pooled, heads, theta, first),
-            lambda pooled: margin(heads.scores(pooled), theta),
+            ByPredictors(predictors, theta, first),
+            lambda pooled: by_predictors(pooled, predictors, theta, first),
+            lambda pooled: margin(predictors.scores(pooled), theta),
         )
     if kind == "fixed":
         layer = rule.min_layer
@@ -140,7 +142,7 @@ def test_layer_thresholds_say_the_same_as_the_policy(
     policy, reference, _ = chosen
     put = policy.layer_thresholds(5)
     if put is None:
-        assert isinstance(policy, Fixed | ByHeads | Patient | Calibrated)
+        assert isinstance(policy, Fixed | ByPredictors | Patient | Calibrated)
         assert not isinstance(policy, Patient) or policy.pabee_patience > 1
         assert not isinstance(policy, Calibrated) or policy.calibration.predictor is not None
         return
@@ -157,7 +159,7 @@ def test_the_examples_do_mix_exits(tiny_model: LeapEncoder, sentences: list[str]
     generator = torch.Generator().manual_seed(3)
     mixing = [
         Patient(ExitRule(0.94, 2), 2),
-        ByHeads(some_heads(generator), 0.9, 1),
+        ByPredictors(some_predictors(generator), 0.9, 1),
         Calibrated(some_calibration(generator, "predicted", 1)),
     ]
     for policy in mixing:
@@ -170,8 +172,8 @@ def test_zero_vectors_never_converge_and_a_head_still_answers() -> None:
     zeros = torch.zeros(3, 8)
     assert not ExitRule(0.1, 1).leaves(2, zeros, [zeros]).any()
     assert not Patient(ExitRule(0.1, 1), 2).leaves(3, zeros, [zeros, zeros]).any()
-    heads = Heads(torch.ones(4, 8), torch.full((4,), 0.9))
-    assert ByHeads(heads, 0.9, 1).leaves(1, zeros, []).all()
+    predictors = Predictors(torch.ones(4, 8), torch.full((4,), 0.9))
+    assert ByPredictors(predictors, 0.9, 1).leaves(1, zeros, []).all()
     scores = Predictor(torch.ones(5, 6)).predicted(2, zeros, zeros, zeros)
     assert scores.isfinite().all()
 
@@ -189,7 +191,7 @@ def test_a_layer_without_a_threshold_is_not_scored() -> None:
             raise AssertionError("scored")
 
     held = torch.tensor([torch.inf, 0.9, torch.inf, torch.inf])
-    calibration = Calibration(held, 1, Unreadable(), False)
+    calibration = Calibration(held, 1, Unreadable())
     assert not Calibrated(calibration).leaves(3, torch.ones(2, 4), [torch.ones(2, 4)] * 2).any()
 
 
@@ -203,5 +205,5 @@ def test_a_score_of_exactly_the_threshold_leaves() -> None:
         assert Calibrated(calibration).leaves(2, now, [before]).item() is expected
         assert (calibrated(pooled, calibration).item() == 2) is expected
         assert Patient(ExitRule(theta, 1), 1).leaves(2, now, [before]).item() is expected
-        heads = Heads(torch.zeros(3, 4), torch.full((3,), 0.5))
-        assert ByHeads(heads, theta, 1).leaves(2, now, []).item() is expected
+        predictors = Predictors(torch.zeros(3, 4), torch.full((3,), 0.5))
+        assert ByPredictors(predictors, theta, 1).leaves(2, now, []).item() is expected

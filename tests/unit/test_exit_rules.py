@@ -3,11 +3,10 @@ import torch
 
 from leap.exits import ExitRule
 from leap.exits.calibration import Calibration
-from leap.exits.heads import Heads
 from leap.exits.predictor import Predictor
 from leap.exits.rules import (
     at_layers,
-    by_heads,
+    by_predictors,
     calibrated,
     consecutive_similarity,
     converged,
@@ -16,6 +15,7 @@ from leap.exits.rules import (
     patient,
     similarity_to_final,
 )
+from leap.exits.similarity_predictors import Predictors
 
 # One sentence, embedding layer and four layers. Cosines to the layer before, from layer 1 on: 1, 0.6, 1, 0.
 ONE = torch.tensor([[1.0, 0.0], [2.0, 0.0], [3.0, 4.0], [6.0, 8.0], [4.0, -3.0]])[:, None]
@@ -148,12 +148,12 @@ def test_pabee_compares_over_the_gap_k() -> None:
 
 
 def test_heads_by_hand() -> None:
-    heads = Heads(torch.tensor([[0.5, 0.0], [0.0, 1.0], [0.0, 1.0]]), torch.tensor([0.1, 0.0, 0.1]))
+    predictors = Predictors(torch.tensor([[0.5, 0.0], [0.0, 1.0], [0.0, 1.0]]), torch.tensor([0.1, 0.0, 0.1]))
     # Unit vectors (1, 0), (0.6, 0.8) and (0.6, 0.8) of layers 1 to 3: predictions 0.6, 0.8 and 0.9.
-    assert by_heads(ONE, heads, 0.6, 1).tolist() == [1]
-    assert by_heads(ONE, heads, 0.7, 1).tolist() == [2]
-    assert by_heads(ONE, heads, 0.7, 3).tolist() == [3]
-    assert by_heads(ONE, heads, 0.95, 1).tolist() == [4]
+    assert by_predictors(ONE, predictors, 0.6, 1).tolist() == [1]
+    assert by_predictors(ONE, predictors, 0.7, 1).tolist() == [2]
+    assert by_predictors(ONE, predictors, 0.7, 3).tolist() == [3]
+    assert by_predictors(ONE, predictors, 0.95, 1).tolist() == [4]
 
 
 def test_calibrated_has_a_threshold_a_layer() -> None:

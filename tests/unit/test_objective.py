@@ -184,9 +184,10 @@ class Waits(TorchDispatchMode):
 
 
 @pytest.mark.parametrize("layer_map", ["uniform", "interpolate"])
-@pytest.mark.parametrize("kind", ["leap", "adaptive_layer"])
+@pytest.mark.parametrize("kind", ["leap", "heads", "adaptive_layer"])
 def test_a_step_never_waits_for_the_device(kind: str, layer_map: str) -> None:
-    settings = ADAPTIVE if kind == "adaptive_layer" else loss_settings(layer_map=layer_map)
+    ours = {"heads": True, "exit_contrast": 0.3, "exit_contrast_with": "final"} if kind == "heads" else {}
+    settings = ADAPTIVE if kind == "adaptive_layer" else loss_settings(layer_map=layer_map, **ours)
     loss = objective(settings, LAYERS, WIDTH, TEACHER_WIDTH)
     assert isinstance(loss, AdaptiveLayer if kind == "adaptive_layer" else LeapLoss)
     pooled = vectors(LAYERS + 1, ROWS, WIDTH).requires_grad_()
@@ -204,3 +205,123 @@ def test_a_step_never_waits_for_the_device(kind: str, layer_map: str) -> None:
         pooled.detach().to("meta"), teacher.to("meta"), stored, torch.tensor(0.3, device="meta")
     )
     assert unreal.shape == ()
+
+
+HEADS = {**OFF, "heads": True}
+
+
+def headed(settings: LossSettings, deltas: Tensor | None = None) -> tuple[LeapLoss, Tensor, dict[str, Tensor]]:
+    """The objective after a backward pass, the gradient of the pooled layers, and the terms."""
+    torch.manual_seed(0)
+    loss = LeapLoss(settings, LAYERS, WIDTH, TEACHER_WIDTH)
+    if deltas is not None and loss.heads is not None:
+        with torch.no_grad():
+            loss.heads.deltas.copy_(deltas)
+    pooled = vectors(LAYERS + 1, ROWS, WIDTH).requires_grad_()
+    value, parts = loss(pooled, vectors(LAYERS, ROWS, TEACHER_WIDTH, seed=1), STORED, 1.0)
+    value.backward()
+    assert pooled.grad is not None
+    return loss, pooled.grad, parts
+
+
+SOME_DELTAS = vectors(LAYERS - 1, WIDTH, WIDTH, seed=3) * 0.3
+
+
+def test_heads_that_are_zero_change_no_term() -> None:
+    _, plain, parts = headed(loss_settings(exit_contrast=0.5))
+    loss, gradient, same = headed(loss_settings(heads=True, exit_contrast=0.5))
+    assert {name: part.item() for name, part in same.items()} == pytest.approx(
+        {name: part.item() for name, part in parts.items()}
+    )
+    torch.testing.assert_close(gradient, plain)
+    maps = loss.maps()
+    assert maps is not None
+    assert torch.equal(maps, torch.eye(WIDTH).expand(LAYERS - 1, -1, -1))
+
+
+@pytest.mark.parametrize(
+    ("weight", "moves"),
+    [
+        ("alpha", [False] * 3),
+        ("gamma", [False] * 3),
+        ("delta", [False] * 3),
+        ("beta", [True] * 3),
+        ("exit_contrast", [True] * 3),
+        ("epsilon", [False, True, True]),  # late from layer 2
+    ],
+)
+def test_which_terms_see_a_layer_through_its_head(weight: str, moves: list[bool]) -> None:
+    """By gradient, one term at a time: exit terms train the heads, the others see the layers as they are."""
+    loss, gradient, _ = headed(loss_settings(**{**HEADS, weight: 0.4}), SOME_DELTAS)
+    _, bare, _ = headed(loss_settings(**{**OFF, weight: 0.4}))
+    assert loss.heads is not None
+    grads = loss.heads.deltas.grad
+    seen = [False] * 3 if grads is None else [bool((layer != 0).any()) for layer in grads]
+    assert seen == moves
+    assert torch.equal(gradient, bare) == (not any(moves))
+
+
+def test_the_exit_terms_are_those_of_the_mapped_layers() -> None:
+    settings = loss_settings(**{**HEADS, "beta": 0.4, "epsilon": 0.2, "exit_contrast": 0.3})
+    loss, _, parts = headed(settings, SOME_DELTAS)
+    own = vectors(LAYERS + 1, ROWS, WIDTH)[1:]
+    mapped = torch.stack([*(own[layer] + own[layer] @ SOME_DELTAS[layer] for layer in range(3)), own[3]])
+    teacher = vectors(LAYERS, ROWS, TEACHER_WIDTH, seed=1)[-1]
+    kls = [terms.contrastive_loss(mapped[layer], teacher, 0.1) for layer in range(3)]
+    assert parts["exit_contrast"].item() == pytest.approx(sum(kls).item() / 3, rel=1e-5)  # type: ignore[union-attr]
+    assert parts["late"].item() == pytest.approx(terms.late_loss(mapped[1:-1], own[-1]).item(), rel=1e-5)
+    weights = torch.tensor([0.5, 1.5, 1.5, 1.0])
+    form = {"tau": 0.98, "kind": "sigmoid", "slope": 10.0}
+    to_teacher = terms.exit_loss(loss.projection(mapped), teacher, weights / weights.mean(), **form)  # type: ignore[arg-type]
+    to_itself = terms.exit_loss(mapped[:-1], own[-1], weights[:-1] / weights[:-1].mean(), **form)  # type: ignore[arg-type]
+    assert parts["exit"].item() == pytest.approx((to_teacher + 0.7 * to_itself).item(), rel=1e-5)
+
+
+def test_exits_follow_the_index_and_the_index_does_not_follow_them() -> None:
+    settings = {**HEADS, "exit_contrast": 0.3, "exit_contrast_with": "final"}
+    _, gradient, parts = headed(loss_settings(**settings), SOME_DELTAS)
+    _, without, _ = headed(loss_settings(**HEADS))
+    assert torch.equal(gradient[LAYERS], without[LAYERS])
+    assert all((gradient[layer] != 0).any() for layer in range(1, LAYERS))
+    own = vectors(LAYERS + 1, ROWS, WIDTH)[1:]
+    teacher = vectors(LAYERS, ROWS, TEACHER_WIDTH, seed=1)[-1]
+    mapped = own[:-1] + own[:-1] @ SOME_DELTAS
+    alone = [terms.contrastive_loss(layer, teacher, 0.1, own[-1]).item() for layer in mapped]
+    assert parts["exit_contrast"].item() == pytest.approx(sum(alone) / 3, rel=1e-5)
+
+
+@pytest.mark.parametrize("share", [0.0, 0.25, 1.0])
+def test_a_share_of_the_exits_gradient_passes_into_the_layers(share: float) -> None:
+    settings = {**HEADS, "beta": 0.4, "exit_contrast": 0.3, "exit_contrast_with": "final"}
+    loss, gradient, _ = headed(loss_settings(**settings, exit_gradient=share), SOME_DELTAS)
+    full, whole, _ = headed(loss_settings(**settings), SOME_DELTAS)
+    assert loss.heads is not None
+    assert full.heads is not None
+    torch.testing.assert_close(gradient[1:LAYERS], share * whole[1:LAYERS])
+    torch.testing.assert_close(loss.heads.deltas.grad, full.heads.deltas.grad)
+
+
+def test_the_anchor_is_one_more_pull_to_full_depth_at_the_start() -> None:
+    torch.manual_seed(0)
+    loss = LeapLoss(loss_settings(**OFF, anchor=2.0), LAYERS, WIDTH, WIDTH)
+    pooled, teacher = vectors(LAYERS + 1, ROWS, WIDTH).requires_grad_(), vectors(LAYERS, ROWS, WIDTH, seed=1)
+    value, parts = loss(pooled, teacher, STORED, 1.0)
+    expected = terms.final_loss(pooled[-1], teacher[-1]).item()
+    assert parts["anchor"].item() == pytest.approx(expected)
+    assert value.item() == pytest.approx(3 * expected)
+    value.backward()
+    assert pooled.grad is not None
+    assert (pooled.grad[:-1] == 0).all()
+
+
+def test_the_contrastive_term_at_every_exit_compares_the_sentences_of_all_processes() -> None:
+    only = loss_settings(**{**HEADS, "exit_contrast": 0.3, "exit_contrast_with": "final"})
+    pooled, teacher = vectors(LAYERS + 1, 6, WIDTH), vectors(LAYERS, 6, WIDTH, seed=1)
+    joint = LeapLoss(only, LAYERS, WIDTH, WIDTH)(pooled, teacher, STORED, 1.0)[1]["exit_contrast"]
+    others = iter([pooled[1:, 3:].transpose(0, 1), teacher[-1, 3:]])
+
+    def gather(mine: Tensor) -> Tensor:
+        return torch.cat([mine, next(others)])
+
+    half = LeapLoss(only, LAYERS, WIDTH, WIDTH, gather)(pooled[:, :3], teacher[:, :3], STORED, 1.0)[1]
+    assert half["exit_contrast"].item() == pytest.approx(joint.item(), rel=1e-6)

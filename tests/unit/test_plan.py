@@ -7,15 +7,15 @@ import torch
 
 from leap.exits import ExitRule
 from leap.exits.calibration import Calibration
-from leap.exits.heads import Heads
 from leap.exits.plan import Plan, plan_of
-from leap.exits.policy import ByHeads, Calibrated, ExitPolicy, Fixed, Patient
+from leap.exits.policy import ByPredictors, Calibrated, ExitPolicy, Fixed, Patient
 from leap.exits.predictor import Predictor
+from leap.exits.similarity_predictors import Predictors
 
 INF = math.inf
 RULE = ExitRule(0.5, 3)
-CALIBRATED = Calibration(torch.tensor([INF, 0.25, INF, INF]), 1, None, uses_lens=False)
-PREDICTED = Calibration(torch.tensor([INF, 0.25, INF, INF]), 1, Predictor(torch.zeros(4, 6)), uses_lens=False)
+CALIBRATED = Calibration(torch.tensor([INF, 0.25, INF, INF]), 1, None)
+PREDICTED = Calibration(torch.tensor([INF, 0.25, INF, INF]), 1, Predictor(torch.zeros(4, 6)))
 
 
 @pytest.mark.parametrize(
@@ -29,7 +29,7 @@ PREDICTED = Calibration(torch.tensor([INF, 0.25, INF, INF]), 1, Predictor(torch.
         (Patient(RULE, 1), Plan((INF, INF, 0.5, INF), 1, 4)),
         (Patient(RULE, 2), None),
         (Calibrated(PREDICTED), None),
-        (ByHeads(Heads(torch.zeros(3, 8), torch.zeros(3)), 0.5, 1), None),
+        (ByPredictors(Predictors(torch.zeros(3, 8), torch.zeros(3)), 0.5, 1), None),
     ],
 )
 def test_what_a_device_can_decide_by_itself(policy: ExitPolicy, plan: Plan | None) -> None:

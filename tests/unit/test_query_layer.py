@@ -54,7 +54,7 @@ def run(
     files = folder.with_name("queries.txt"), folder.with_name("documents.txt")
     for file, lines in zip(files, (queries, documents), strict=True):
         file.write_text("\n".join(lines) + "\n")
-    options = {"column": None, "with_lens": False, "output": None, "batch_size": 64, "device": "cpu", "seed": 17}
+    options = {"column": None, "with_heads": False, "output": None, "batch_size": 64, "device": "cpu", "seed": 17}
     return calibrate_queries_of_folder(folder, *files, demand, **options | changes)
 
 
@@ -143,18 +143,20 @@ def test_nothing_can_be_shown_where_so(folder: Path, queries: list[str], documen
     assert describe_queries(calibrated)[0].startswith("nothing can be shown (at least 99% of the ten nearest")
 
 
-def test_a_copy_gets_the_rule_and_the_lens(
+def test_a_copy_gets_the_rule_and_the_heads(
     folder: Path, queries: list[str], documents: list[str], tmp_path: Path
 ) -> None:
     before = sorted(folder.rglob("*"))
-    calibrated = run(folder, queries, documents, LOW, output=tmp_path / "copy", with_lens=True)
+    calibrated = run(folder, queries, documents, LOW, output=tmp_path / "copy", with_heads=True)
     assert sorted(folder.rglob("*")) == before
     copy = LeapEncoder(tmp_path / "copy", "cpu")
-    assert copy.lens.maps.equal(calibrated.lens.maps)
-    kept = measure_kept(copy, queries, documents, lens=copy.lens).mean(1)
+    assert copy.heads is not None
+    assert calibrated.heads is not None
+    assert copy.heads.maps.equal(calibrated.heads.maps)
+    kept = measure_kept(copy, queries, documents, heads=copy.heads).mean(1)
     assert [*calibrated.report["kept_by_layer"].values()] == pytest.approx(kept.tolist())
     # A map learned on the documents keeps more at every layer than none.
-    assert (kept > measure_kept(copy, queries, documents).mean(1)).all()
+    assert (kept > measure_kept(LeapEncoder(folder, "cpu"), queries, documents).mean(1)).all()
 
 
 def test_it_is_the_same_again(folder: Path, queries: list[str], documents: list[str]) -> None:

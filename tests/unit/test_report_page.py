@@ -271,7 +271,7 @@ def test_the_time_of_a_strategy_is_measured_or_estimated_and_says_so() -> None:
     assert wall_clock(rows, strategy("converged")) == "5.00 ms"
     assert wall_clock(rows, strategy("patience_2")) == "about 6.00 ms"
     assert wall_clock(rows, strategy("near_final", deployable=False)) == "-"
-    assert wall_clock(None, strategy("converged")) == wall_clock(rows[:1], strategy("heads")) == "-"
+    assert wall_clock(None, strategy("converged")) == wall_clock(rows[:1], strategy("predictors")) == "-"
 
 
 def test_several_seeds_show_their_spread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

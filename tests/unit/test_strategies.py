@@ -12,7 +12,7 @@ from leap.evaluate.strategies import own_strategies, strategies
 from leap.evaluate.sweep import rule_of, sweep
 from leap.evidence.bounds import passes, recommended
 from leap.exits import ExitRule, LeapEncoder
-from leap.exits.calibrate.fit_heads import fit_heads
+from leap.exits.calibrate.fit_predictors import fit_predictors
 from leap.exits.neighbours import KeptNeighbours, neighbours, overlap
 from leap.exits.rules import at_layers, converged, patient
 
@@ -51,12 +51,12 @@ def test_patient_is_pabees_counter(patience: int, threshold: float, min_layer: i
 
 def test_the_table_of_strategies() -> None:
     rule, pooled = ExitRule(0.9, 2), random_pooled()
-    own = {"heads": lambda vectors: torch.full((vectors.shape[1],), 3)}
+    own = {"predictors": lambda vectors: torch.full((vectors.shape[1],), 3)}
     table = strategies(rule, 6, own)
-    assert list(table) == ["converged", "patience_2", "patience_3", "heads", "near_final"]
+    assert list(table) == ["converged", "patience_2", "patience_3", "predictors", "near_final"]
     found = {name: choose(pooled).double().mean().item() for name, choose in table.items()}
     assert found["converged"] <= found["patience_2"] <= found["patience_3"]
-    assert found["heads"] == 3.0
+    assert found["predictors"] == 3.0
     assert list(strategies(rule, 2)) == ["converged", "near_final"]
 
 
@@ -69,11 +69,11 @@ def test_a_models_own_strategies_are_what_its_folder_has_files_for(
         pooled[:, rows] = batch
     rule = ExitRule(0.9, 2)
     assert own_strategies(model, rule) == {}
-    fit_heads([pooled]).save(model.folder)
+    fit_predictors([pooled]).save(model.folder)
     own = own_strategies(model, rule)
-    _, exits = model.encode(sentences, strategy="heads", threshold=0.9, min_layer=2, return_exit_layers=True)
-    assert list(own) == ["heads"]
-    assert own["heads"](pooled).tolist() == exits.tolist()
+    _, exits = model.encode(sentences, strategy="predictors", threshold=0.9, min_layer=2, return_exit_layers=True)
+    assert list(own) == ["predictors"]
+    assert own["predictors"](pooled).tolist() == exits.tolist()
 
 
 def test_the_judge_by_its_reference() -> None:

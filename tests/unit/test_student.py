@@ -63,6 +63,23 @@ def test_a_grown_student_copies_the_teachers_layers(
         assert torch.equal(layer.up.weight, teacher.layers[source].up.weight)
 
 
+def test_a_retrofit_starts_as_the_teacher_and_in_its_shape_only(make_folder: MakeFolder) -> None:
+    folder = make_folder(layers=3, width=16)
+    teacher = Encoder.load(folder)
+    shape = {
+        "width": 16,
+        "heads": teacher.config.heads,
+        "intermediate": teacher.config.intermediate,
+        "start": {"kind": "teacher"},
+    }
+    encoder, basis = start_student(student(layers=3, **shape), folder, COUNTS, seed=1)
+    assert basis is None
+    for name, tensor in teacher.state_dict().items():
+        assert torch.equal(encoder.state_dict()[name], tensor), name
+    with pytest.raises(UserError, match=r"student\.layers is 2, but the weights it starts from have 3"):
+        start_student(student(layers=2, **shape), folder, COUNTS, seed=1)
+
+
 def test_a_checkpoint_start_keeps_its_first_layers_and_refuses_another_shape(make_folder: MakeFolder) -> None:
     folder = make_folder(layers=5, width=16)
     found = Encoder.load(folder)

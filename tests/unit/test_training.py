@@ -16,12 +16,13 @@ from tiny_settings import tiny_variant
 
 from leap.core.errors import UserError
 from leap.core.files import sha256_of
+from leap.core.project import Checkpoint
 from leap.core.settings.sources import LocalModel
 from leap.exits import LeapEncoder
-from leap.exits.calibrate.fit_heads import fit_heads
+from leap.exits.calibrate.finish_model import finish_model
+from leap.exits.calibrate.fit_predictors import fit_predictors
 from leap.models.locate import locate
 from leap.models.tokenizer import SentenceTokenizer
-from leap.train import training as training_run
 from leap.train.teacher import build_cache
 from leap.train.tokens import TokenizedText, epoch_batches
 from leap.train.train_student import train_student
@@ -43,9 +44,9 @@ class Project:
     """The folders of one training."""
 
     def __init__(self, root: Path, teacher: LocalModel, cache: Path, sentences: list[str]) -> None:
-        self.model, self.record = root / "models" / "leap-1", root / "evaluations" / "leap-1" / "training"
-        self.state = root / "models" / "leap-1.state"
-        self._rest = (teacher, 1, sentences, cache, self.model, self.record)
+        place = Checkpoint(root, "leap", 1)
+        self.student, self.record, self.state = place.student, place.training, place.unfinished
+        self._rest = (teacher, 1, sentences, cache, place)
         self.lines: list[tuple[int, dict[str, float]]] = []
 
     def train(self, on_line: Any = None, **changes: Any) -> dict[str, Any]:
@@ -63,10 +64,9 @@ def test_training_lowers_every_term_and_saves_what_leap_encoder_loads(project: P
     history = [line for _, line in project.lines]
     assert history[-1]["loss"] < 0.8 * history[0]["loss"]
     assert history[-1]["loss_final"] < history[0]["loss_final"]
-    assert result["checkpoint"] == sha256_of(project.model / "model.safetensors")
-    model = LeapEncoder(project.model, "cpu")
+    assert result["checkpoint"] == sha256_of(project.student / "model.safetensors")
+    model = LeapEncoder(project.student, "cpu")
     assert model.depth == 4
-    assert model.rule.min_layer == 2
     assert np.linalg.norm(model.encode("some words")) == pytest.approx(1.0, abs=1e-5)
     assert not project.state.exists()
 
@@ -91,10 +91,10 @@ def test_an_interrupted_training_goes_on_and_ends_bit_for_bit_alike(
     with pytest.raises(KeyboardInterrupt):
         other.train(stop)
     assert max(folder.name for folder in other.state.iterdir()) == "step-00000006"
-    assert not other.model.exists()
+    assert not other.student.exists()
     other.train()
     assert other.lines[0][0] == 8  # lines come every second step, and the first six are done
-    whole, resumed = (load_file(p.model / "model.safetensors") for p in (project, other))
+    whole, resumed = (load_file(p.student / "model.safetensors") for p in (project, other))
     assert all(torch.equal(whole[name], resumed[name]) for name in whole)
     assert len((other.record / "history.jsonl").read_text().splitlines()) == len(project.lines)
 
@@ -112,29 +112,6 @@ def test_the_state_of_other_settings_is_not_gone_on_from(
     assert project.lines[0][0] == 2
 
 
-def test_a_trained_student_is_kept_and_only_its_exit_rule_is_rewritten(
-    project: Project, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    project.train()
-    weights = (project.model / "model.safetensors").stat().st_mtime_ns
-    project.train(exit={"threshold": 0.5})
-    assert (project.model / "model.safetensors").stat().st_mtime_ns == weights
-    assert LeapEncoder(project.model, "cpu").rule.threshold == 0.5
-    monkeypatch.setattr(training_run, "CODE", ("training",))  # as if the code had changed
-    project.train()
-    assert (project.model / "model.safetensors").stat().st_mtime_ns != weights
-
-
-@pytest.mark.parametrize("name", ["tokenizer.json", "config.json", "1_Pooling/config.json"])
-def test_a_student_that_is_not_all_there_is_trained_again(project: Project, name: str) -> None:
-    """DVC puts back a folder file by file: a kill may leave the weights and the record, and no tokenizer."""
-    project.train()
-    before = (project.model / name).read_bytes()
-    (project.model / name).unlink()
-    project.train()
-    assert (project.model / name).read_bytes() == before
-
-
 def test_a_kill_before_the_state_was_cleared_leaves_none(project: Project) -> None:
     project.train()
     (project.state / "step-00000002").mkdir(parents=True)
@@ -142,19 +119,39 @@ def test_a_kill_before_the_state_was_cleared_leaves_none(project: Project) -> No
     assert not project.state.exists()
 
 
-def test_exit_heads_are_fitted_on_the_training_text_where_the_settings_say_so(
+def test_trained_heads_lie_next_to_the_weights_and_exits_go_through_them(
     project: Project, sentences: list[str]
 ) -> None:
     project.train()
-    assert not (project.model / "heads.safetensors").exists()
-    project.train(train={"heads": True})
-    model = LeapEncoder(project.model, "cpu")
-    pooled = torch.empty(model.depth + 1, len(sentences), model.encoder.config.width)
+    assert not (project.student / "heads.safetensors").exists()
+    project.train(loss={"heads": True, "exit_contrast": 0.3})
+    model = LeapEncoder(project.student, "cpu")
+    assert model.heads is not None
+    assert all((head - torch.eye(model.width)).abs().max() > 1e-3 for head in model.heads.maps)
+    (_, pooled), *_ = model.pooled_layers(sentences, batch_size=len(sentences))
+    order = next(iter(model.pooled_layers(sentences, batch_size=len(sentences))))[0]
+    texts = [sentences[row] for row in order]
+    left = model.encode(texts, strategy="fixed", layer=2, convert_to_tensor=True)
+    expected = torch.nn.functional.normalize(pooled[2] @ model.heads.maps[1], dim=-1)
+    torch.testing.assert_close(left, expected, atol=1e-5, rtol=0)
+
+
+def test_predictors_are_fitted_on_the_training_text_where_the_settings_say_so(
+    project: Project, sentences: list[str], tmp_path: Path
+) -> None:
+    project.train()
+    for wanted in (False, True):
+        variant = tiny_variant(exit={"predictors": wanted})
+        finish_model(project.student, tmp_path / "model", variant, sentences, [])
+        assert (tmp_path / "model" / "predictors.safetensors").exists() == wanted
+    model = LeapEncoder(tmp_path / "model", "cpu")
+    assert model.rule.min_layer == 2
+    pooled = torch.empty(model.depth + 1, len(sentences), model.width)
     for rows, vectors in model.pooled_layers(sentences):
         pooled[:, rows] = vectors
-    expected = fit_heads([pooled])
-    torch.testing.assert_close(model.heads.scores(pooled), expected.scores(pooled), atol=1e-3, rtol=0)
-    model.encode(sentences, strategy="heads")
+    expected = fit_predictors([pooled])
+    torch.testing.assert_close(model.predictors.scores(pooled), expected.scores(pooled), atol=1e-3, rtol=0)
+    model.encode(sentences, strategy="predictors")
 
 
 def test_a_loss_that_is_not_finite_names_step_term_and_sentences(
@@ -164,7 +161,7 @@ def test_a_loss_that_is_not_finite_names_step_term_and_sentences(
     with pytest.raises(UserError, match=r"step 1 \(term late\), in the batch that begins with: ") as caught:
         project.train()
     assert any(sentence in str(caught.value) for sentence in sentences)
-    assert not project.model.exists()
+    assert not project.student.exists()
 
 
 def test_batches_hold_every_row_once_in_ascending_length_and_change_by_epoch() -> None:
@@ -231,11 +228,12 @@ def test_two_processes_train_like_one_on_the_joint_batch(
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
     ended = subprocess.run([*torchrun, script, root, tiny_folder], capture_output=True, text=True, timeout=300)
     assert ended.returncode == 0, ended.stderr
-    one, two = load_file(project.model / "model.safetensors"), load_file(root / "model" / "model.safetensors")
+    joint = Checkpoint(root, "leap", 1)
+    one, two = (load_file(folder / "model.safetensors") for folder in (project.student, joint.student))
     for name in one:
         torch.testing.assert_close(one[name], two[name], atol=1e-4, rtol=1e-3)
     history = [line for _, line in project.lines]
-    lines = [json.loads(line) for line in (root / "record" / "history.jsonl").read_text().splitlines()]
+    lines = [json.loads(line) for line in (joint.training / "history.jsonl").read_text().splitlines()]
     for ours, theirs in zip(history, lines, strict=True):
         assert {k: v for k, v in ours.items() if k != "sentences_per_second"} == pytest.approx(
             {k: v for k, v in theirs.items() if k != "sentences_per_second"}, rel=1e-3

@@ -32,22 +32,25 @@ def diagnose(
     length_edges: Sequence[int],
     draws: int,
     seed: int,
+    own: Tensor | None = None,
 ) -> dict[str, Any]:
     """What diagnose.json says of one model's layers and exits (docs/architecture.md).
 
     Args:
-        kept: holds the pooled layers of unique sentences, [L + 1, N, D] float32.
+        kept: holds what exits of unique sentences return at each layer, [L + 1, N, D] float32.
         rule: the deployable rule.
         tokens: [N] int64, each sentence's length.
         length_edges: of the bins by length.
         draws: bootstrap resamples.
         seed: of the resamples.
+        own: the layers' own vectors, which the rule compares; those of `kept` if None, without exit heads.
     """
     pooled = kept.pooled
+    own = pooled if own is None else own
     depth = len(pooled) - 1
     overlaps = layer_overlaps(kept)
-    layers = layer_rows(pooled, rule, overlaps)
-    exits = converged(pooled, rule)
+    layers = layer_rows(own, rule, overlaps, pooled)
+    exits = converged(own, rule)
     mixture = exit_figures(kept, exits, draws, seed)
     similarities = [row["similarity_to_final"] for row in layers]
     oracle = near_final(pooled, rule.threshold)

@@ -21,7 +21,7 @@ from leap.exits.rules import at_layers, converged
 # Texts whose layers are held at a time.
 CHUNK = 4096
 
-# Is given some texts' places and their layers, [L + 1, N, D] float32.
+# Is given some texts' places and what an exit at each of their layers returns, [L + 1, N, D] float32.
 Layers = Callable[[Tensor, Tensor], None]
 
 
@@ -146,10 +146,11 @@ def full_and_exited(
             rows = slice(start, start + len(chunk))
             exits[rows] = converged(pooled, rule)
             full[rows] = F.normalize(pooled[-1], dim=-1)
-            exited[rows] = F.normalize(at_layers(pooled, exits[rows]), dim=-1)
+            returned = model.returned(pooled)
+            exited[rows] = F.normalize(at_layers(returned, exits[rows]), dim=-1)
             if layers is not None:
                 places = ((back >= start) & (back < start + len(chunk))).nonzero().flatten()
-                layers(places, pooled[:, back[places] - start])
+                layers(places, returned[:, back[places] - start])
     return Encoded(full[back], exited[back], exits[back], token_counts(model, unique)[back])
 
 

@@ -55,12 +55,13 @@ def measure_exits(
     tokens = token_counts(model, sentences)
     other = LeapEncoder(teacher, settings.device)
     reference = full_vectors(other, sentences, settings.batch_size, "teacher", cache)
-    means, rows = sentence_scores(pooled, tokens, sentences, reference, model.rule, settings.nn_k)
+    returned = model.returned(pooled)
+    means, rows = sentence_scores(pooled, tokens, sentences, reference, model.rule, settings.nn_k, returned)
     own = own_strategies(model, model.rule)
     return {
         "n": len(sentences),
         "set": settings.primary_set,
-        **examine(pooled, tokens, pairs_among(pairs, sentences), model.rule, settings, own),
+        **examine(pooled, tokens, pairs_among(pairs, sentences), model.rule, settings, own, returned),
         "teacher": means,
     }, rows
 
@@ -72,6 +73,7 @@ def examine(
     rule: ExitRule,
     settings: EvaluationSettings,
     own: Mapping[str, Strategy] | None = None,
+    returned: Tensor | None = None,
 ) -> dict[str, Any]:
     """A model's diagnosis, its exit strategies side by side, the sweep and the recommended point.
 
@@ -82,14 +84,15 @@ def examine(
         rule: the deployable rule.
         settings: neighbours, resamples, bins, and what is swept.
         own: strategies that belong to the model (`leap.evaluate.strategies`).
+        returned: what an exit at each layer gives, through the exit heads; `pooled` if None.
     """
-    kept = KeptNeighbours(pooled, settings.nn_k)
+    kept = KeptNeighbours(pooled if returned is None else returned, settings.nn_k)
     judge = Judge(kept, pairs)
     chosen = settings.sweep
     points = sweep(pooled, judge, chosen.thresholds, chosen.min_layers, chosen.patience)
     edges = settings.length_bins
     return {
-        **diagnose(kept, rule, tokens, edges, settings.bootstrap, settings.seed),
+        **diagnose(kept, rule, tokens, edges, settings.bootstrap, settings.seed, pooled),
         "strategies": strategy_rows(pooled, judge, rule, own),
         "sweep": points,
         "recommended": recommended(points),
@@ -103,7 +106,8 @@ def strategy_rows(
     return [
         {"strategy": name, "deployable": name != "near_final", **figures, **judge.gains(figures)}
         for name, choose in strategies(rule, len(pooled) - 1, own).items()
-        for figures in (judge(choose(pooled)),)
+        # The oracle alone looks at what would be returned.
+        for figures in (judge(choose(judge.pooled if name == "near_final" else pooled)),)
     ]
 
 
@@ -114,6 +118,7 @@ def sentence_scores(
     teacher: Tensor,
     rule: ExitRule,
     k: int,
+    returned: Tensor | None = None,
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Likeness to the teacher, as means and a sentence.
 
@@ -124,6 +129,7 @@ def sentence_scores(
         teacher: [N, T] float32, the teacher's vectors of them.
         rule: the deployable rule.
         k: neighbours.
+        returned: what an exit at each layer gives, through the exit heads; `pooled` if None.
 
     Returns:
         `teacher` of diagnose.json, and the columns of diagnose.parquet.
@@ -131,7 +137,7 @@ def sentence_scores(
     exits = converged(pooled, rule)
     alike = {
         "full": likeness(pooled[-1], teacher, k),
-        "exit": likeness(at_layers(pooled, exits), teacher, k),
+        "exit": likeness(at_layers(pooled if returned is None else returned, exits), teacher, k),
     }
     means = {name: value for mode, item in alike.items() for name, value in item.figures(mode).items()}
     columns: dict[str, Any] = {

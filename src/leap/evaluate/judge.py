@@ -36,12 +36,12 @@ class Judge:
         """Takes what all choices share.
 
         Args:
-            kept: holds the pooled layers, [L + 1, N, D] float32.
+            kept: holds what exits return at each layer, [L + 1, N, D] float32.
             pairs: for Spearman's correlation; none leaves it out.
         """
         self._kept, self._pairs = kept, pairs
-        self._pooled = kept.pooled
-        full = torch.full((self._pooled.shape[1],), len(self._pooled) - 1)
+        self.pooled = kept.pooled
+        full = torch.full((self.pooled.shape[1],), len(self.pooled) - 1)
         self._full = self._spearman(full) if pairs else None
 
     def __call__(self, exits: Tensor) -> dict[str, Any]:
@@ -54,14 +54,14 @@ class Judge:
             rate, expected_layers, layer_reduction, similarity, nn_at_10; with pairs also spearman and
             quality, its share of full depth's (null where that is not above 0).
         """
-        depth = len(self._pooled) - 1
+        depth = len(self.pooled) - 1
         expected = exits.double().mean().item()
-        exited = at_layers(self._pooled, exits)
+        exited = at_layers(self.pooled, exits)
         figures = {
             "rate": (exits < depth).double().mean().item(),
             "expected_layers": expected,
             "layer_reduction": depth / expected,
-            "similarity": F.cosine_similarity(exited, self._pooled[-1], dim=-1).double().mean().item(),
+            "similarity": F.cosine_similarity(exited, self.pooled[-1], dim=-1).double().mean().item(),
             "nn_at_10": self._kept(exits).mean().item(),
         }
         if self._full is None:
@@ -90,11 +90,11 @@ class Judge:
     @cached_property
     def _cut(self) -> list[dict[str, Any]]:
         """The figures of the model cut at each layer, L rows."""
-        rows = self._pooled.shape[1]
-        return [self(torch.full((rows,), layer)) for layer in range(1, len(self._pooled))]
+        rows = self.pooled.shape[1]
+        return [self(torch.full((rows,), layer)) for layer in range(1, len(self.pooled))]
 
     def _spearman(self, exits: Tensor) -> float:
         assert self._pairs is not None
-        vectors = at_layers(self._pooled, exits).double()
+        vectors = at_layers(self.pooled, exits).double()
         cosines = F.cosine_similarity(vectors[self._pairs.one], vectors[self._pairs.two], dim=-1)
         return spearman(cosines.numpy().round(9), self._pairs.scores)

@@ -23,18 +23,22 @@ VIABLE_NN = 0.80
 ROUNDING = 1e-6
 
 
-def layer_rows(pooled: Tensor, rule: ExitRule, overlaps: Tensor) -> list[dict[str, Any]]:
+def layer_rows(
+    pooled: Tensor, rule: ExitRule, overlaps: Tensor, returned: Tensor | None = None
+) -> list[dict[str, Any]]:
     """One row a layer, as docs/architecture.md lists them.
 
     Args:
         pooled: [L + 1, N, D] float32.
         rule: the deployable rule; the oracle uses its threshold alone, as the paper's tables do.
         overlaps: [L, N], of `layer_overlaps`.
+        returned: what an exit at each layer gives, through the exit heads; `pooled` if None.
     """
     depth = len(pooled) - 1
-    similarity = similarity_to_final(pooled).mean(1).tolist()
+    returned = pooled if returned is None else returned
+    similarity = similarity_to_final(returned).mean(1).tolist()
     stability = consecutive_similarity(pooled, 1).mean(1).tolist()
-    deployable, oracle = converged(pooled, rule), near_final(pooled, rule.threshold)
+    deployable, oracle = converged(pooled, rule), near_final(returned, rule.threshold)
     rates = {"converged": cumulative_rates(deployable, depth), "near_final": cumulative_rates(oracle, depth)}
     shares = {"converged": exit_shares(deployable, depth), "near_final": exit_shares(oracle, depth)}
     kept = overlaps.mean(1).tolist()

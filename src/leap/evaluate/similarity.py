@@ -114,7 +114,8 @@ def pair_cosines(
         place = {text: number for number, text in enumerate(dict.fromkeys([*left, *right]))}
         pooled = layer_vectors(model, list(place), batch_size, cache)
         sides = torch.tensor([[place[text] for text in side] for side in (left, right)])
-        parts.append(_cosines(pooled, sides, rule, token_counts(model, list(place))))
+        tokens = token_counts(model, list(place))
+        parts.append(_cosines(pooled, model.returned(pooled), sides, rule, tokens))
     return PairCosines(
         **{name: np.concatenate([vars(part)[name] for part in parts], axis=-1) for name in vars(parts[0])}
     )
@@ -202,9 +203,9 @@ def _resampled(cosines: PairCosines, scores: Array, counts: Counts) -> dict[str,
     return {"full": both[0], "exit": both[1], "gain": gain, "ceiling": ceiling}
 
 
-def _cosines(pooled: Tensor, sides: Tensor, rule: ExitRule, tokens: Tensor) -> PairCosines:
-    """[L + 1, N, D] of unique sentences and the places of both sides, [2, P] int64."""
-    exits = converged(pooled, rule)
+def _cosines(own: Tensor, pooled: Tensor, sides: Tensor, rule: ExitRule, tokens: Tensor) -> PairCosines:
+    """Of unique sentences, [L + 1, N, D], their own layers and what exits return; the sides' places, [2, P]."""
+    exits = converged(own, rule)
     # The expected depth over the pairs' sides, in which a sentence may come several times.
     oracle, _ = matched_oracle(pooled[:, sides.flatten()], exits[sides].double().mean().item())
     by_layer = F.cosine_similarity(pooled[1:, sides[0]].double(), pooled[1:, sides[1]].double(), dim=-1)

@@ -4,7 +4,7 @@ converged    Algorithm 1, the deployable rule
 patience_p   PABEE's stopping rule (Zhou et al. 2020) for vectors: p consecutive layers that hardly move
 near_final   the oracle: it needs the last layer
 
-A strategy that belongs to a model (learned heads, calibrated thresholds) joins the table with the model.
+A strategy that belongs to a model (predictors, calibrated thresholds) joins the table with the model.
 """
 
 from collections.abc import Callable, Mapping
@@ -15,8 +15,8 @@ from torch import Tensor
 
 from leap.exits import LeapEncoder
 from leap.exits.calibration import FILE as CALIBRATION
-from leap.exits.heads import FILE as HEADS
-from leap.exits.rules import ExitRule, by_heads, calibrated, converged, near_final, patient
+from leap.exits.rules import ExitRule, by_predictors, calibrated, converged, near_final, patient
+from leap.exits.similarity_predictors import FILE as PREDICTORS
 
 # [L + 1, N, D] float32 to each row's exit layer, [N] int64, counted from 1.
 Strategy = Callable[[Tensor], Tensor]
@@ -42,16 +42,16 @@ def strategies(rule: ExitRule, depth: int, own: Mapping[str, Strategy] | None = 
 
 
 def own_strategies(model: LeapEncoder, rule: ExitRule) -> dict[str, Strategy]:
-    """The strategies that the model's folder has files for: learned heads, calibrated thresholds.
-
-    Thresholds that were calibrated with a lens hold for its vectors, which the others do not have: left out.
-    """
+    """The strategies that the model's folder has files for: predictors, calibrated thresholds."""
     found: dict[str, Strategy] = {}
     here = torch.device("cpu")  # where pooled layers are judged
-    if (model.folder / HEADS).exists():
+    if (model.folder / PREDICTORS).exists():
         found["heads"] = partial(
-            by_heads, heads=model.heads.to(here), threshold=rule.threshold, min_layer=rule.min_layer
+            by_predictors,
+            predictors=model.predictors.to(here),
+            threshold=rule.threshold,
+            min_layer=rule.min_layer,
         )
-    if (model.folder / CALIBRATION).exists() and not model.calibration.uses_lens:
+    if (model.folder / CALIBRATION).exists():
         found["calibrated"] = partial(calibrated, calibration=model.calibration.to(here))
     return found

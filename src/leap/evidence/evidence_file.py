@@ -174,8 +174,8 @@ def checkpoint_hash(folder: Path) -> str:
 def model_hash(folder: Path) -> str:
     """What identifies a model: the sha256 of all files that make its vectors, whatever their names.
 
-    Weights, configuration, tokenizer, pooling, prompts, exit rule, heads, lens and calibration: two folders with
-    the same hash serve the same vectors by the same code.
+    Weights, configuration, tokenizer, pooling, prompts, exit rule, heads, predictors and calibration: two folders
+    with the same hash serve the same vectors by the same code.
     """
     files = sorted(path for path in folder.rglob("*") if path.is_file() and path.name not in NOT_SERVED)
     return sha256_of_json({path.relative_to(folder).as_posix(): sha256_of(path) for path in files})

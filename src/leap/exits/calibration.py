@@ -1,6 +1,6 @@
 """A calibration: a threshold a layer that `leap calibrate` tested on held-out sentences (leap.exits.calibrate).
 
-It lies next to the weights as calibration.json and is bound to them, and to the lens that it was made with.
+It lies next to the weights as calibration.json and is bound to them, and to the exit heads that it was made with.
 """
 
 from dataclasses import dataclass, replace
@@ -12,9 +12,9 @@ from torch import Tensor
 
 from leap.core.errors import UserError
 from leap.core.files import read_json, sha256_of, write_sealed
-from leap.exits import lens
-from leap.exits.bound_files import check_weights
 from leap.exits.predictor import FEATURES, FIRST_LAYER, LOOKBACK, Predictor
+from leap.models import exit_heads
+from leap.models.bound_files import check_weights
 from leap.models.folder import hash_weights
 
 FILE = "calibration.json"
@@ -28,13 +28,11 @@ class Calibration:
     thresholds: [L] float32; infinity where no row leaves, and always at L.
     patience: k of the consecutive similarity cos(p_l, p_{l-k}).
     predictor: the score where it is not the consecutive similarity.
-    uses_lens: whether an exited vector goes through the folder's lens.
     """
 
     thresholds: Tensor
     patience: int
     predictor: Predictor | None
-    uses_lens: bool
 
     @property
     def score(self) -> str:
@@ -57,7 +55,7 @@ class Calibration:
         return replace(self, predictor=self.predictor and self.predictor.to(device))
 
     def save(self, folder: Path, report: dict[str, Any]) -> None:
-        """Write calibration.json next to the folder's weights (and lens), whole or not at all.
+        """Write calibration.json next to the folder's weights and exit heads, whole or not at all.
 
         Args:
             folder: the model's folder.
@@ -65,7 +63,7 @@ class Calibration:
         """
         content = {
             "weights": hash_weights(folder),
-            "lens": sha256_of(folder / lens.FILE) if self.uses_lens else None,
+            "heads": _hash_heads(folder),
             "score": self.score,
             "patience": self.patience,
             "min_layer": self.min_layer,
@@ -81,14 +79,15 @@ class Calibration:
         """Reads the folder's calibration.
 
         Raises:
-            UserError: there is none, it is of other weights or another lens, or it is not well-formed.
+            UserError: there is none, it is of other weights or other exit heads, or it is not well-formed.
         """
         path = folder / FILE
         content = read_json(path, COMMAND)
         if not isinstance(content, dict):
             raise UserError(f"{path} is not a calibration: `{COMMAND}` writes it")
         check_weights(path, content.get("weights"), f"`{COMMAND}` makes it again")
-        _check_lens(path, content.get("lens"))
+        if content.get("heads") != _hash_heads(folder):
+            raise UserError(f"{path} was made with other exit heads than the folder's: `{COMMAND}` makes it again")
         try:
             return _parse(content, depth)
         except (KeyError, TypeError, ValueError) as error:
@@ -97,10 +96,10 @@ class Calibration:
             ) from None
 
 
-def _check_lens(path: Path, named: object) -> None:
-    lens_path = path.with_name(lens.FILE)
-    if named is not None and (not lens_path.is_file() or sha256_of(lens_path) != named):
-        raise UserError(f"{path} was made with another {lens.FILE}: `{COMMAND} --lens` makes both again")
+def _hash_heads(folder: Path) -> str | None:
+    """The sha256 of the folder's exit heads; None where it has none."""
+    path = folder / exit_heads.FILE
+    return sha256_of(path) if path.is_file() else None
 
 
 def _parse(content: dict[str, Any], depth: int) -> Calibration:
@@ -116,7 +115,7 @@ def _parse(content: dict[str, Any], depth: int) -> Calibration:
         predictor = Predictor(coefficients)
     elif content["score"] != "consecutive":
         raise ValueError(f"score must be consecutive or predicted, found {content['score']!r}")
-    calibration = Calibration(thresholds, int(content["patience"]), predictor, content["lens"] is not None)
+    calibration = Calibration(thresholds, int(content["patience"]), predictor)
     first = FIRST_LAYER if predictor else calibration.patience + 1
     if calibration.patience < 1 or calibration.min_layer < min(first, depth):
         raise ValueError(f"a threshold lies below layer {first}, the first that has a score")

@@ -15,15 +15,15 @@ from torch import Tensor
 from leap.core.errors import UserError
 from leap.core.files import CHANGED, was_changed
 from leap.exits.calibration import Calibration
-from leap.exits.heads import Heads
-from leap.exits.lens import Lens
 from leap.exits.observer import Observer
 from leap.exits.output import Precision, check_precision, converted, finished
 from leap.exits.paths import PathName, Paths, check_name
-from leap.exits.policy import ByHeads, Calibrated, ExitPolicy, Fixed, Patient
+from leap.exits.policy import ByPredictors, Calibrated, ExitPolicy, Fixed, Patient
 from leap.exits.rules import ExitRule, at_layers, near_final
+from leap.exits.similarity_predictors import Predictors
 from leap.models.batches import Batch
 from leap.models.device import dtype_of, resolve_device
+from leap.models.exit_heads import ExitHeads
 from leap.models.find import find_model
 from leap.models.int8 import to_int8
 from leap.models.open_model import open_model
@@ -35,7 +35,7 @@ from leap.models.walk import Walkable
 
 log = logging.getLogger(__name__)
 
-Strategy = Literal["converged", "patience", "heads", "calibrated", "full", "fixed", "near_final"]
+Strategy = Literal["converged", "patience", "predictors", "calibrated", "full", "fixed", "near_final"]
 
 Leave = Callable[[Batch], tuple[Tensor, Tensor]]
 
@@ -98,6 +98,9 @@ class LeapEncoder:
         self.tokenizer = opened.tokenizer
         self.rule = read_rule(self.folder, self.depth)
         self.normalizes = opened.normalizes
+        heads = ExitHeads.load(self.folder, self.depth, self.width)
+        # What leaves early goes through them; None where the layers' own vectors leave.
+        self.heads = heads and heads.to(self.device)
         self.prompts = Prompts.load(self.folder, prompts, default_prompt_name)
         self.truncate_dim = truncate_dim
         self.path = path
@@ -126,14 +129,9 @@ class LeapEncoder:
         self.tokenizer.max_length = _whole_number("max_seq_length", length)
 
     @cached_property
-    def heads(self) -> Heads:
-        """The folder's exit heads; reading them raises UserError where there are none for these weights."""
-        return Heads.load(self.folder, self.depth, self.width).to(self.device)
-
-    @cached_property
-    def lens(self) -> Lens:
-        """The folder's lens; reading it raises UserError where there is none for these weights."""
-        return Lens.load(self.folder, self.depth, self.width).to(self.device)
+    def predictors(self) -> Predictors:
+        """The folder's predictors; reading them raises UserError where there are none for these weights."""
+        return Predictors.load(self.folder, self.depth, self.width).to(self.device)
 
     @cached_property
     def calibration(self) -> Calibration:
@@ -153,8 +151,9 @@ class LeapEncoder:
         self._paths = None
         self.device = wanted
         self.encoder.to(self.device)
-        for name in ("heads", "lens", "calibration"):
-            self.__dict__.pop(name, None)  # read anew on the new device
+        self.heads = self.heads and self.heads.to(self.device)
+        for name in ("predictors", "calibration"):
+            self.__dict__.pop(name, None)  # read again on the new device
         return self
 
     def half(self) -> "LeapEncoder":
@@ -231,7 +230,6 @@ class LeapEncoder:
         strategy: Strategy = "converged",
         layer: int | None = None,
         pabee_patience: int = 2,
-        lens: bool | None = None,
         return_exit_layers: bool = False,
     ) -> Any:
         """The sentences' vectors.
@@ -260,7 +258,7 @@ class LeapEncoder:
             strategy: docs/exits.md tells them apart.
                 converged: Algorithm 1.
                 patience: PABEE's, `pabee_patience` layers in a row at which Algorithm 1's test holds.
-                heads: the folder's learned heads predict a similarity to the last layer of theta.
+                predictors: the folder's predictors give a similarity to the last layer of theta.
                 calibrated: the thresholds that `leap calibrate` tested on held-out sentences.
                 full: all layers.
                 fixed: every row at `layer`.
@@ -268,8 +266,6 @@ class LeapEncoder:
                 computes all layers and saves nothing.
             layer: the layer of strategy fixed, counted from 1.
             pabee_patience: p of strategy patience.
-            lens: map an exited vector by the folder's lens; if None, only calibrated does, where it was
-                calibrated so.
             return_exit_layers: also return each sentence's exit layer, [N] int64.
 
         Returns:
@@ -278,7 +274,7 @@ class LeapEncoder:
         Raises:
             TypeError: a sentence is no string.
             ValueError: an argument does not fit the model.
-            UserError: the strategy or the lens needs a file that the folder does not have.
+            UserError: the strategy needs a file that the folder does not have.
         """
         texts = checked_texts(sentences)
         check_precision(precision)
@@ -293,11 +289,10 @@ class LeapEncoder:
             self.to(device)
         rule = self._rule(threshold, min_layer, patience)
         self._check_strategy(strategy, layer)
-        mapping = self._mapping(strategy, lens)
         if strategy == "near_final":
-            leave = self._oracle(rule.threshold, 1 if min_layer is None else min_layer, mapping)
+            leave = self._oracle(rule.threshold, 1 if min_layer is None else min_layer)
         else:
-            leave = self._exits(self._policy(strategy, rule, layer, pabee_patience), mapping)
+            leave = self._exits(self._policy(strategy, rule, layer, pabee_patience))
         kept_on = self.device if convert_to_tensor or not convert_to_numpy else torch.device("cpu")
         vectors = torch.empty(len(texts), dimensions, device=kept_on)
         exits = torch.empty(len(texts), dtype=torch.int64)
@@ -338,6 +333,10 @@ class LeapEncoder:
     def _without_tokens(self, rows: int) -> tuple[Tensor, Tensor]:
         """Zeros at full depth: the mean over no tokens, as sentence-transformers computes it."""
         return torch.zeros(rows, self.width, device=self.device), torch.full((rows,), self.depth)
+
+    def returned(self, pooled: Tensor) -> Tensor:
+        """Return what an exit at each layer gives, [L + 1, N, D] pooled layers to the same: through the heads."""
+        return pooled if self.heads is None else self.heads.to(pooled.device).mapped(pooled)
 
     def _batches(
         self, texts: list[str], prompt: str | None, batch_size: int, show: bool
@@ -404,8 +403,8 @@ class LeapEncoder:
         if strategy == "calibrated":
             return Calibrated(self.calibration)
         rule.check_depth(self.depth)
-        if strategy == "heads":
-            return ByHeads(self.heads, rule.threshold, rule.min_layer)
+        if strategy == "predictors":
+            return ByPredictors(self.predictors, rule.threshold, rule.min_layer)
         if strategy == "patience":
             patient = Patient(rule, pabee_patience)
             patient.check_depth(self.depth)
@@ -420,22 +419,12 @@ class LeapEncoder:
         if layer is not None and not 1 <= layer <= self.depth:
             raise ValueError(f"layer {layer} is not a layer of this model: 1 to {self.depth}")
 
-    def _mapping(self, strategy: Strategy, lens: bool | None) -> Lens | None:
-        if strategy != "calibrated":
-            return self.lens if lens else None
-        if lens not in (None, self.calibration.uses_lens):
-            raise ValueError(
-                f"lens={lens} is not how {self.folder} was calibrated: its thresholds hold for "
-                f"lens={self.calibration.uses_lens}"
-            )
-        return self.lens if self.calibration.uses_lens else None
-
-    def _exits(self, policy: ExitPolicy, lens: Lens | None) -> Leave:
+    def _exits(self, policy: ExitPolicy) -> Leave:
         def leave(batch: Batch) -> tuple[Tensor, Tensor]:
             monitor = self.monitor
             similarities: dict[int, Tensor] | None = None if monitor is None else {}
             vectors, exits = self.paths.exits(batch, policy, similarities)
-            mapped = vectors if lens is None else lens.at_exits(vectors, exits)
+            mapped = vectors if self.heads is None else self.heads.at_exits(vectors, exits)
             if monitor is not None and isinstance(policy, Fixed):
                 monitor.bypass(batch.rows)
             elif monitor is not None:
@@ -444,11 +433,11 @@ class LeapEncoder:
 
         return leave
 
-    def _oracle(self, threshold: float, min_layer: int, lens: Lens | None) -> Leave:
+    def _oracle(self, threshold: float, min_layer: int) -> Leave:
         ExitRule(threshold, min_layer).check_depth(self.depth)
 
         def leave(batch: Batch) -> tuple[Tensor, Tensor]:
-            pooled = self.encoder(batch) if lens is None else lens.mapped(self.encoder(batch))
+            pooled = self.returned(self.encoder(batch))
             exits = near_final(pooled, threshold, min_layer)
             return at_layers(pooled, exits), exits.cpu()
 

@@ -13,8 +13,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from leap.exits.calibration import Calibration
-from leap.exits.heads import Heads
 from leap.exits.rules import ExitRule, LayerThresholds
+from leap.exits.similarity_predictors import Predictors
 
 
 class ExitPolicy(Protocol):
@@ -114,16 +114,16 @@ class Patient:
 
 
 @dataclass(frozen=True)
-class ByHeads:
-    """Leave where the layer's head predicts a similarity to the final layer of at least theta."""
+class ByPredictors:
+    """Leave where the layer's predictor gives a similarity to the final layer of at least theta."""
 
-    heads: Heads
+    predictors: Predictors
     threshold: float
     min_layer: int
 
     @property
     def lookback(self) -> int:
-        """A head sees its own layer."""
+        """A predictor sees its own layer."""
         return 0
 
     def first_check(self) -> int:
@@ -132,10 +132,10 @@ class ByHeads:
 
     def leaves(self, layer: int, pooled: Tensor, earlier: Sequence[Tensor]) -> Tensor:
         """Rows whose prediction reaches theta."""
-        return self.heads.predicted(layer, pooled) >= self.threshold
+        return self.predictors.predicted(layer, pooled) >= self.threshold
 
     def layer_thresholds(self, depth: int) -> None:
-        """A head is no similarity between layers."""
+        """A prediction is no similarity between layers."""
         return
 
 

@@ -1,6 +1,6 @@
 """The exit rules, as pure functions of pooled layers: [L + 1, N, D] to each row's exit layer, [N] int64.
 
-`converged` is the paper's deployable rule (Equation 7 and Algorithm 1); `patient`, `by_heads` and
+`converged` is the paper's deployable rule (Equation 7 and Algorithm 1); `patient`, `by_predictors` and
 `calibrated` are deployable too. `near_final` compares with the last layer, so it can only be analysed, never
 deployed. They are the reference implementation of `leap.exits.policy`, which decides layer by layer.
 """
@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from leap.exits.calibration import Calibration
-from leap.exits.heads import Heads
+from leap.exits.similarity_predictors import Predictors
 
 
 class LayerThresholds(NamedTuple):
@@ -152,9 +152,9 @@ def patient(pooled: Tensor, rule: ExitRule, pabee_patience: int) -> Tensor:
     return first_layer_at(torch.stack(counts), pabee_patience, rule.min_layer)
 
 
-def by_heads(pooled: Tensor, heads: Heads, threshold: float, min_layer: int) -> Tensor:
-    """Each row's first layer whose head predicts a similarity to the last layer of at least the threshold."""
-    return first_layer_at(heads.scores(pooled), threshold, min_layer)
+def by_predictors(pooled: Tensor, predictors: Predictors, threshold: float, min_layer: int) -> Tensor:
+    """Each row's first layer whose predictor gives a similarity to the last layer of at least the threshold."""
+    return first_layer_at(predictors.scores(pooled), threshold, min_layer)
 
 
 def calibrated(pooled: Tensor, calibration: Calibration) -> Tensor:

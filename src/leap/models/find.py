@@ -19,7 +19,7 @@ HUB_FILES = ("*.json", "*.txt", "*.model", "*.safetensors")  # in folders of mod
 # the others name the weights that they were made for and carry hashes of their own.
 CHANGING = (
     *("leap.json", "README.md", "calibration.json", "query_calibration.json"),
-    *("lens.safetensors", "heads.safetensors"),
+    *("heads.safetensors", "predictors.safetensors"),
 )
 
 

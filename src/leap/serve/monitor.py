@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Self
 from torch import Tensor
 
 from leap.core.errors import UserError
-from leap.exits.policy import ByHeads, Calibrated, ExitPolicy, Patient
+from leap.exits.policy import ByPredictors, Calibrated, ExitPolicy, Patient
 from leap.exits.rules import ExitRule
 from leap.models.folder import hash_weights
 from leap.serve.score_shift import ScoreReference
@@ -35,7 +35,7 @@ WINDOW_HOURS = 24.0
 # A process that is killed loses what it counted since the last write.
 WRITE_SECONDS = 10.0
 
-STRATEGIES = {ExitRule: "converged", Patient: "patience", ByHeads: "heads", Calibrated: "calibrated"}
+STRATEGIES = {ExitRule: "converged", Patient: "patience", ByPredictors: "predictors", Calibrated: "calibrated"}
 
 
 class Monitor:

@@ -16,6 +16,7 @@ from leap.core.files import read_json, sha256_of, sha256_of_json, whole_folder, 
 from leap.core.settings import VariantSettings
 from leap.core.settings.sources import ModelSource
 from leap.models.device import resolve_device
+from leap.models.exit_heads import ExitHeads
 from leap.models.find import CHANGING
 from leap.models.locate import locate
 from leap.models.open_model import open_model
@@ -105,6 +106,8 @@ def train_student(
         return {"steps": trainer.steps}
     with whole_folder(place.student) as temporary:
         save_student(encoder.cpu().eval(), temporary, tokenizer_folder, variant.student.max_length)
+        if (maps := loss.maps()) is not None:
+            ExitHeads(maps).save(temporary)
     result = {
         "checkpoint": sha256_of(place.student / "model.safetensors"),
         "steps": trainer.steps,

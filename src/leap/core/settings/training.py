@@ -179,8 +179,8 @@ class ExitSettings(Block):
     threshold: Annotated[float, Field(ge=-1.0, le=1.0)]
     min_layer: int = Field(ge=1)
     patience: int = Field(ge=1)
-    # Fit learned exit heads on the training sentences, for strategy `heads`.
-    heads: bool = False
+    # Fit predictors of similarity to full depth on the training sentences, for strategy `predictors`.
+    predictors: bool = False
     # Thresholds for strategy `calibrated`, tested on data.held_out; none are made if null.
     calibration: CalibrationSettings | None = None
 

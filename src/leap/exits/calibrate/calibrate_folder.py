@@ -15,12 +15,13 @@ from leap.core.project import stage_that_writes
 from leap.core.sample_sizes import fewest_to_calibrate
 from leap.data.tables import file_ending, file_rows
 from leap.exits.calibrate.certify import Parts, certify, report, searching_rows
-from leap.exits.calibrate.fit_lens import fit_lens
+from leap.exits.calibrate.fit_heads import fit_heads
 from leap.exits.calibrate.measure import measure
 from leap.exits.calibrate.risk import Demand
 from leap.exits.calibration import Calibration
 from leap.exits.leap_encoder import LeapEncoder
-from leap.exits.lens import Lens
+from leap.models.exit_heads import FILE as HEADS
+from leap.models.exit_heads import ExitHeads
 
 log = logging.getLogger(__name__)
 
@@ -29,16 +30,16 @@ NOT_COPIED = ("*.bin", "*.onnx", ".*", "README.md")
 
 
 class Calibrated(NamedTuple):
-    """A tested calibration, the lens that it was made with, and the report on both."""
+    """A tested calibration, the exit heads that were fitted for it (None for none), and the report on both."""
 
     calibration: Calibration
-    lens: Lens | None
+    heads: ExitHeads | None
     report: dict[str, Any]
 
     def save(self, folder: Path) -> None:
-        """Write the files next to the weights, each whole; the calibration last, for it names the lens."""
-        if self.lens is not None:
-            self.lens.save(folder)
+        """Write the files next to the weights, each whole; the calibration last, for it names the heads."""
+        if self.heads is not None:
+            self.heads.save(folder)
         self.calibration.save(folder, self.report)
 
 
@@ -47,26 +48,26 @@ def calibrate(
     sentences: Sequence[str],
     demand: Demand,
     *,
-    with_lens: bool = False,
+    with_heads: bool = False,
     batch_size: int = 32,
     seed: int = 17,
 ) -> Calibrated:
     """Find the thresholds with the fewest expected layers that hold what is demanded.
 
     `leap.exits.calibrate.certify.certify` has the statement. Repeated sentences are taken once, for they are
-    no independent draws. A third of the sentences fits the lens and the predictor, a third makes the
+    no independent draws. A third of the sentences fits the heads and the predictor, a third makes the
     candidates, a third tests them.
 
     Args:
         model: any LeapEncoder; k is its own rule's.
         sentences: a sample of what the model is used on, not seen in its training.
         demand: floor, risk, keep and confidence.
-        with_lens: fit a lens too, and calibrate the mapped vectors.
+        with_heads: fit exit heads too, for a model without; the vectors that leave through heads are calibrated.
         batch_size: rows computed together.
         seed: of the three parts.
 
     Raises:
-        UserError: there are too few sentences.
+        UserError: there are too few sentences, or the model has heads already.
     """
     demand.check()
     unique = list(dict.fromkeys(sentences))
@@ -77,21 +78,37 @@ def calibrate(
             f"confidence {demand.confidence} cannot be shown with fewer than {least}, and should have thousands"
         )
     parts = torch.randperm(len(unique), generator=torch.Generator().manual_seed(seed)).tensor_split(3)
-    lens = None
-    if with_lens:
+    fitted = None
+    if with_heads:
+        check_without_heads(model)
         fitted_on = [unique[row] for row in parts[0].tolist()]
         if len(fitted_on) < 4 * model.encoder.config.width:
             log.warning(
-                "a lens of %d dimensions fitted on %d sentences will be poor: give three times %d or more",
+                "heads of %d dimensions fitted on %d sentences will be poor: give three times %d or more",
                 *(model.encoder.config.width, len(fitted_on), 4 * model.encoder.config.width),
             )
-        lens = fit_lens(pooled for _, pooled in model.pooled_layers(fitted_on, batch_size, True))
+        fitted = fit_heads(pooled for _, pooled in model.pooled_layers(fitted_on, batch_size, True))
     searching = searching_rows(parts)
-    measured, vectors = measure(model, unique, model.rule.patience, lens, batch_size, torch.cat(searching))
+    measured, vectors = measure(
+        model, unique, model.rule.patience, fitted or model.heads, batch_size, torch.cat(searching)
+    )
     tables = [measured.at(rows) for rows in parts]
     split = Parts.of(tables, torch.split(vectors, [len(rows) for rows in searching], dim=1))
-    calibration, outcome = certify(split, model.rule.patience, demand, with_lens)
-    return Calibrated(calibration, lens, report(demand, split, calibration, outcome))
+    calibration, outcome = certify(split, model.rule.patience, demand)
+    return Calibrated(calibration, fitted, report(demand, split, calibration, outcome))
+
+
+def check_without_heads(model: LeapEncoder) -> None:
+    """Refuse to fit exit heads for a model that has some.
+
+    Raises:
+        UserError: it has.
+    """
+    if model.heads is not None:
+        raise UserError(
+            f"{model.folder} has exit heads already, and its exits go through them: calibrate without --heads; to "
+            f"fit others, take {HEADS} out of a copy of the folder first"
+        )
 
 
 def calibrate_folder(
@@ -100,7 +117,7 @@ def calibrate_folder(
     demand: Demand,
     *,
     column: str | None,
-    with_lens: bool,
+    with_heads: bool,
     output: Path | None,
     batch_size: int,
     device: str,
@@ -119,7 +136,7 @@ def calibrate_folder(
     texts = read_column(sentences, column)
     model = LeapEncoder(folder, device)
     log.info("%s: %d sentences of %s", folder, len(texts), sentences)
-    calibrated = calibrate(model, texts, demand, with_lens=with_lens, batch_size=batch_size, seed=seed)
+    calibrated = calibrate(model, texts, demand, with_heads=with_heads, batch_size=batch_size, seed=seed)
     calibrated.report["file"] = sentences.name
     write_into(folder, output, calibrated.save)
     return calibrated
@@ -180,7 +197,7 @@ def describe(calibrated: Calibrated) -> list[str]:
     exits = ", ".join(f"{count} at {layer}" for layer, count in facts["exits"].items())
     checks = facts["checklist"]
     return [
-        f"score: {calibrated.calibration.score} similarity{', with the lens' if calibrated.lens else ''}",
+        f"score: {calibrated.calibration.score} similarity{', with fitted heads' if calibrated.heads else ''}",
         f"expected layers: {facts['expected_layers']:.2f} of {depth} (min_layer "
         f"{calibrated.calibration.min_layer}; {exits})",
         f"realised risk: {facts['realised_risk']:.2%} of {facts['exited']} exited vectors of the test part "

@@ -29,7 +29,7 @@ HOPELESS = 0.5
 class Parts:
     """The sentences in three parts, drawn at random: each one serves one purpose only.
 
-    fit: the lens and the predictor.
+    fit: the heads, where they are fitted, and the predictor.
     order: the candidates' thresholds, the order in which they are tested, and the index that is searched.
     test: the tests.
     ordering: the first sentences of `fit` search the first ones of `order`.
@@ -91,7 +91,7 @@ def searching_rows(parts: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
     return tuple(part[:most] for part, most in zip(parts, (ORDERING, INDEXED, TESTING), strict=True))
 
 
-def certify(parts: Parts, patience: int, demand: Demand, uses_lens: bool) -> tuple[Calibration, Outcome]:
+def certify(parts: Parts, patience: int, demand: Demand) -> tuple[Calibration, Outcome]:
     """Choose the calibration with the fewest expected layers of all that are shown to be safe (to within 1 %).
 
     The statement: with probability `demand.confidence` over the sentences of the test part, both hold.
@@ -114,8 +114,8 @@ def certify(parts: Parts, patience: int, demand: Demand, uses_lens: bool) -> tup
     consecutive = _tested(parts, lambda part: part.consecutive, demand, level)
     predicted = _tested(parts, lambda part: part.predicted(predictor), demand, level)
     if predicted.expected_layers < (1 - WORTH_PREDICTING) * consecutive.expected_layers:
-        return Calibration(predicted.thresholds, patience, predictor, uses_lens), predicted
-    return Calibration(consecutive.thresholds, patience, None, uses_lens), consecutive
+        return Calibration(predicted.thresholds, patience, predictor), predicted
+    return Calibration(consecutive.thresholds, patience, None), consecutive
 
 
 def counts(thresholds: Tensor, scores: Tensor, bad: Tensor) -> tuple[Tensor, int, int]:

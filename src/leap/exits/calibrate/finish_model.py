@@ -1,4 +1,4 @@
-"""From a student to the model that is judged and served: exit rule, exit heads and tested thresholds."""
+"""From a student to the model that is judged and served: exit rule, predictors and tested thresholds."""
 
 import logging
 import shutil
@@ -13,7 +13,7 @@ from leap.core.sample_sizes import fewest_to_calibrate
 from leap.core.settings import VariantSettings
 from leap.core.settings.training import CalibrationSettings
 from leap.exits.calibrate.calibrate_folder import Calibrated, calibrate, describe
-from leap.exits.calibrate.fit_heads import fit_heads
+from leap.exits.calibrate.fit_predictors import fit_predictors
 from leap.exits.calibrate.risk import Demand
 from leap.exits.calibration import FILE as CALIBRATION
 from leap.exits.leap_encoder import LeapEncoder
@@ -33,13 +33,13 @@ def finish_model(
     training_text: Sequence[str],
     held_out: Sequence[str],
 ) -> Calibrated | None:
-    """Write a copy of a student with its exit rule, heads and calibration, whole or not at all.
+    """Write a copy of a student with its exit rule, predictors and calibration, whole or not at all.
 
     Args:
         student: what `train` wrote.
         target: models/<variant>-<seed>.
         variant: `exit` says what to make.
-        training_text: the sentences that the exit heads are fitted on.
+        training_text: the sentences that the predictors are fitted on.
         held_out: the sentences that the thresholds are tested on, never seen in training.
 
     Returns:
@@ -59,9 +59,9 @@ def finish_model(
         write_rule(temporary, variant)
         write_sums(temporary, CHANGING)
         model = LeapEncoder(temporary, variant.train.device)
-        # A ready checkpoint keeps the heads and the calibration that it came with, unless others are asked for.
-        if variant.exit.heads:
-            fit_heads(pooled for _, pooled in model.pooled_layers(training_text, BATCH_SIZE)).save(temporary)
+        # A ready checkpoint keeps its predictors and its calibration, unless others are asked for.
+        if variant.exit.predictors:
+            fit_predictors(pooled for _, pooled in model.pooled_layers(training_text, BATCH_SIZE)).save(temporary)
         if wanted is not None:
             (temporary / CALIBRATION).unlink(missing_ok=True)
             calibrated = calibrate(model, held_out, demand(wanted), batch_size=BATCH_SIZE)

@@ -1,32 +1,21 @@
-"""Fits the exit heads: DeeBERT's second stage, with the student frozen."""
+"""Fits exit heads after the training: ridge regression from a layer's pooled vector to the unit final vector."""
 
 from collections.abc import Iterable
 
-import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from leap.exits.calibrate.least_squares import solved
-from leap.exits.heads import Heads
-from leap.exits.rules import similarity_to_final
+from leap.models.exit_heads import ExitHeads
 
-RIDGE = 1e-4
+RIDGE = 1e-3
 
 
-def fit_heads(batches: Iterable[Tensor], ridge: float = RIDGE) -> Heads:
-    """One linear head a layer below the last, by ridge regression onto cos(p_l, p_L).
-
-    DeeBERT trains its heads by gradient; a linear head under a squared error has its optimum in closed form.
+def fit_heads(batches: Iterable[Tensor], ridge: float = RIDGE) -> ExitHeads:
+    """Fit the heads of a model, from unlabelled sentences.
 
     Args:
-        batches: pooled layers of the training sentences, [L + 1, B, D] float32 each.
-        ridge: the penalty, relative to the mean square of the inputs.
+        batches: pooled layers, [L + 1, B, D] float32 each, as `LeapEncoder.pooled_layers` yields them.
+        ridge: the penalty, relative to the mean square of the layer's vectors.
     """
-
-    def rows(pooled: Tensor) -> tuple[Tensor, Tensor]:
-        unit = F.normalize(pooled[1:-1], dim=-1)
-        inputs = torch.cat([unit, torch.ones_like(unit[..., :1])], dim=-1)
-        return inputs, similarity_to_final(pooled)[:-1, :, None]
-
-    fitted = solved((rows(pooled) for pooled in batches), ridge)[..., 0]
-    return Heads(fitted[:, :-1].contiguous(), fitted[:, -1].contiguous())
+    return ExitHeads(solved(((pooled[1:-1], F.normalize(pooled[-1], dim=-1)) for pooled in batches), ridge))

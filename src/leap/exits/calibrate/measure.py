@@ -9,9 +9,9 @@ from torch import Tensor
 from leap.core.errors import UserError
 from leap.exits.calibrate.least_squares import LeastSquares
 from leap.exits.leap_encoder import LeapEncoder
-from leap.exits.lens import Lens
 from leap.exits.predictor import FEATURES, FIRST_LAYER, Predictor, layer_features
 from leap.exits.rules import consecutive_similarity, similarity_to_final
+from leap.models.exit_heads import ExitHeads
 
 # The features are few and the rows many: this only keeps a constant feature from making it singular.
 PREDICTOR_RIDGE = 1e-9
@@ -23,7 +23,7 @@ class Measured:
 
     consecutive: [L, N] float32, cos(p_l, p_{l-k}).
     features: [L - 1, N, 6] float32, of layers 2 to L.
-    similarity: [L, N] float32, of what an exit would return (through the lens, if there is one) to p_L.
+    similarity: [L, N] float32, of what an exit would return (through the exit heads, if there are any) to p_L.
     """
 
     consecutive: Tensor
@@ -31,9 +31,9 @@ class Measured:
     similarity: Tensor
 
     @classmethod
-    def of(cls, pooled: Tensor, patience: int, lens: Lens | None = None) -> "Measured":
+    def of(cls, pooled: Tensor, patience: int, heads: ExitHeads | None = None) -> "Measured":
         """Measure pooled layers, [L + 1, N, D] float32."""
-        returned = pooled if lens is None else lens.mapped(pooled)
+        returned = pooled if heads is None else heads.mapped(pooled)
         return cls(consecutive_similarity(pooled, patience), layer_features(pooled), similarity_to_final(returned))
 
     def at(self, rows: Tensor) -> "Measured":
@@ -50,7 +50,7 @@ def measure(
     model: LeapEncoder,
     sentences: Sequence[str],
     patience: int,
-    lens: Lens | None,
+    heads: ExitHeads | None,
     batch_size: int,
     searching: Tensor,
 ) -> tuple[Measured, Tensor]:
@@ -60,7 +60,7 @@ def measure(
         model: the encoder.
         sentences: N texts.
         patience: k of the consecutive similarity.
-        lens: maps what an exit returns; None for none.
+        heads: maps what an exit returns; None for none.
         batch_size: rows computed together.
         searching: [n] int64, the sentences whose vectors are returned.
 
@@ -75,20 +75,20 @@ def measure(
     vectors = torch.empty(depth, len(searching), model.encoder.config.width)
     place = torch.full((rows,), -1)
     place[searching] = torch.arange(len(searching))
-    lens = lens and lens.to(model.device)
+    heads = heads and heads.to(model.device)
     for index, layers in model.pooled_layers(sentences, batch_size, show_progress_bar=True):
         if not layers.isfinite().all():
             raise UserError(f"{model.folder} gives vectors that are not finite: its weights are damaged")
         # Where the model is: next to an H200, 32 CPU cores came to 107 sentences a second.
         pooled = layers.to(model.device)
-        part = Measured.of(pooled, patience, lens)
+        part = Measured.of(pooled, patience, heads)
         measured.consecutive[:, index] = part.consecutive.cpu()
         measured.features[:, index] = part.features.cpu()
         measured.similarity[:, index] = part.similarity.cpu()
         wanted = place[index] >= 0
         if wanted.any():
             chosen = pooled[:, wanted.to(pooled.device)]
-            vectors[:, place[index][wanted]] = (chosen if lens is None else lens.mapped(chosen))[1:].cpu()
+            vectors[:, place[index][wanted]] = (chosen if heads is None else heads.mapped(chosen))[1:].cpu()
     return measured, vectors
 
 

@@ -12,13 +12,13 @@ from torch import Tensor
 from leap.core.errors import UserError
 from leap.core.files import read_json, write_sealed
 from leap.core.sample_sizes import NEIGHBOURS, fewest_draws
-from leap.exits.calibrate.calibrate_folder import check_target, read_column, write_into
-from leap.exits.calibrate.fit_lens import fit_lens
+from leap.exits.calibrate.calibrate_folder import check_target, check_without_heads, read_column, write_into
+from leap.exits.calibrate.fit_heads import fit_heads
 from leap.exits.calibrate.risk import fixed_sequence, mean_p_value
 from leap.exits.leap_encoder import LeapEncoder
-from leap.exits.lens import Lens
 from leap.exits.neighbours import overlap
 from leap.exits.search import nearest
+from leap.models.exit_heads import ExitHeads
 from leap.models.folder import hash_weights
 
 log = logging.getLogger(__name__)
@@ -53,10 +53,10 @@ class QueryDemand:
 
 
 class QueryCalibration(NamedTuple):
-    """The layer that queries leave at (L where nothing could be shown), the lens they go through, the report."""
+    """The layer that queries leave at (L where nothing could be shown), heads fitted for it, and the report."""
 
     layer: int
-    lens: Lens | None
+    heads: ExitHeads | None
     report: dict[str, Any]
 
     def save(self, folder: Path, rule: dict[str, Any]) -> None:
@@ -66,8 +66,8 @@ class QueryCalibration(NamedTuple):
             folder: the model's folder.
             rule: the folder's own exit rule, for a folder without leap.json.
         """
-        if self.lens is not None:
-            self.lens.save(folder)
+        if self.heads is not None:
+            self.heads.save(folder)
         write_sealed(folder / FILE, {"weights": hash_weights(folder), **self.report})
         path = folder / "leap.json"
         content = read_json(path, "leap calibrate") if path.is_file() else {"exit": rule}
@@ -81,7 +81,7 @@ def calibrate_queries(
     documents: Sequence[str],
     demand: QueryDemand,
     *,
-    with_lens: bool = False,
+    with_heads: bool = False,
     batch_size: int = 32,
     seed: int = 17,
 ) -> QueryCalibration:
@@ -96,7 +96,7 @@ def calibrate_queries(
         queries: held out: a random sample of what will be asked, used for nothing else.
         documents: the collection that is searched.
         demand: keep and confidence.
-        with_lens: fit a linear map a layer on the documents, and send the queries through it.
+        with_heads: fit a linear map a layer on the documents, and send the queries through it.
         batch_size: rows computed together.
         seed: of the order in which the queries are tested.
 
@@ -116,13 +116,16 @@ def calibrate_queries(
             f"{len(documents)} documents are too few: among fewer than {FEWEST_DOCUMENTS} a query keeps its "
             f"nearest {NEIGHBOURS} by chance"
         )
-    lens = fit_lens(pooled for _, pooled in model.pooled_layers(documents, batch_size)) if with_lens else None
+    fitted = None
+    if with_heads:
+        check_without_heads(model)
+        fitted = fit_heads(pooled for _, pooled in model.pooled_layers(documents, batch_size))
     order = torch.randperm(len(unique), generator=torch.Generator().manual_seed(seed)).tolist()
-    kept = measure_kept(model, [unique[row] for row in order], documents, lens=lens, batch_size=batch_size)
+    kept = measure_kept(model, [unique[row] for row in order], documents, heads=fitted, batch_size=batch_size)
     layer = earliest_layer(kept, demand)
     return QueryCalibration(
         layer or model.depth,
-        lens,
+        fitted,
         {
             "keep": demand.keep,
             "confidence": demand.confidence,
@@ -155,7 +158,7 @@ def measure_kept(
     queries: Sequence[str],
     documents: Sequence[str],
     *,
-    lens: Lens | None = None,
+    heads: ExitHeads | None = None,
     batch_size: int = 32,
 ) -> Tensor:
     """Measure the share of its ten nearest documents at full depth that each query keeps at each layer.
@@ -167,7 +170,7 @@ def measure_kept(
         model: any LeapEncoder; its prompts `query` and `document` are put before the texts.
         queries: N texts.
         documents: M texts, indexed at full depth.
-        lens: maps the vectors of queries that leave early.
+        heads: map the vectors of queries that leave early; the model's own if None.
         batch_size: rows computed together.
 
     Returns:
@@ -178,9 +181,10 @@ def measure_kept(
     for rows, pooled in model.pooled_layers(documents, batch_size, prompt_name="document"):
         index[rows] = pooled[-1]
     vectors = torch.empty(model.depth, len(queries), width)
-    lens = lens and lens.to(torch.device("cpu"))
+    heads = heads or model.heads
+    heads = heads and heads.to(torch.device("cpu"))
     for rows, pooled in model.pooled_layers(queries, batch_size, prompt_name="query"):
-        vectors[:, rows] = (pooled if lens is None else lens.mapped(pooled))[1:]
+        vectors[:, rows] = (pooled if heads is None else heads.mapped(pooled))[1:]
     if not (index.isfinite().all() and vectors.isfinite().all()):
         raise UserError(f"{model.folder} gives vectors that are not finite: its weights are damaged")
     full = nearest(vectors[-1], index, NEIGHBOURS)
@@ -194,7 +198,7 @@ def calibrate_queries_of_folder(
     demand: QueryDemand,
     *,
     column: str | None,
-    with_lens: bool,
+    with_heads: bool,
     output: Path | None,
     batch_size: int,
     device: str,
@@ -214,7 +218,7 @@ def calibrate_queries_of_folder(
     model = LeapEncoder(folder, device)
     log.info("%s: %d queries of %s, %d documents of %s", folder, len(asked), queries, len(searched), documents)
     calibrated = calibrate_queries(
-        model, asked, searched, demand, with_lens=with_lens, batch_size=batch_size, seed=seed
+        model, asked, searched, demand, with_heads=with_heads, batch_size=batch_size, seed=seed
     )
     calibrated.report["files"] = [queries.name, documents.name]
     write_into(folder, output, lambda target: calibrated.save(target, vars(model.rule)))

@@ -36,6 +36,10 @@ class Objective(nn.Module):
         self.gather = gather or _alone
         self.projection = nn.Identity() if width == teacher_width else nn.Linear(width, teacher_width, bias=False)
 
+    def maps(self) -> Tensor | None:
+        """The trained exit heads, [L_s - 1, D, D] float32; None where the objective trains none."""
+        return None
+
     def forward(
         self, pooled: Tensor, teacher: Tensor, stored: list[int], progress: Tensor | float
     ) -> tuple[Tensor, dict[str, Tensor]]:

@@ -1,4 +1,4 @@
-"""The lens on untouched all-MiniLM-L6-v2: what it gives on STS-B test.
+"""Exit heads fitted for untouched all-MiniLM-L6-v2: what it gives on STS-B test.
 
     LEAP_DATA=/path/to/data LEAP_SLOW=1 pytest -m real_data
 
@@ -22,7 +22,7 @@ from leap.data.pairs import read_pairs
 from leap.evaluate.encode import layer_vectors
 from leap.evidence.spearman import spearman
 from leap.exits import LeapEncoder
-from leap.exits.calibrate.fit_lens import fit_lens
+from leap.exits.calibrate.fit_heads import fit_heads
 from leap.exits.rules import similarity_to_final
 
 pytestmark = [
@@ -49,7 +49,7 @@ def other_sentences(data: Path, test: set[str]) -> list[str]:
     return found
 
 
-def test_the_lens_lifts_every_layer() -> None:
+def test_fitted_heads_lift_every_layer() -> None:
     folder = os.environ.get("LEAP_DATA")
     if folder is None:
         pytest.skip("LEAP_DATA is not set: it names the folder that holds stsb/ and sentences/")
@@ -61,13 +61,13 @@ def test_the_lens_lifts_every_layer() -> None:
     count = len(pairs.sentence1)
     pooled = layer_vectors(model, [*pairs.sentence1, *pairs.sentence2], batch_size=64)
     others = other_sentences(Path(folder), {*pairs.sentence1, *pairs.sentence2})
-    lens = fit_lens(vectors for _, vectors in model.pooled_layers(others, batch_size=64))
+    heads = fit_heads(vectors for _, vectors in model.pooled_layers(others, batch_size=64))
 
     def scores(layers: Tensor) -> list[float]:
         cosines = torch.cosine_similarity(layers[:, :count], layers[:, count:], dim=-1).double()
         return [spearman(cosines[layer].numpy(), pairs.scores) for layer in (1, 3, 5, 6)]
 
-    mapped = lens.mapped(pooled)
+    mapped = heads.mapped(pooled)
     assert scores(pooled) == pytest.approx([0.567, 0.559, 0.665, 0.8203], abs=0.001)
     assert scores(mapped) == pytest.approx([0.734, 0.748, 0.759, 0.8203], abs=0.012)
     near = similarity_to_final(mapped).mean(1)[[0, 2, 4]].tolist()

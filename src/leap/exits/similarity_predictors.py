@@ -1,7 +1,7 @@
-"""Learned exit heads in DeeBERT's style: one a layer, fitted after the training while the student is frozen.
+"""Predictors of an exit's similarity to full depth, in DeeBERT's style: one a layer, fitted on the frozen student.
 
 DeeBERT (Xin et al., ACL 2020) adds a linear classifier to every layer and trains it in a second stage. A
-sentence vector has no class, so a head predicts what an exit needs to know: cos(p_l, p_L), from p_l alone.
+sentence vector has no class, so a predictor gives what an exit needs to know: cos(p_l, p_L), from p_l alone.
 """
 
 from dataclasses import dataclass
@@ -11,15 +11,15 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from leap.exits.bound_files import load_bound, save_bound
+from leap.models.bound_files import load_bound, save_bound
 
-FILE = "heads.safetensors"
-MADE_BY = "train the variant with `train.heads: true`, or fit them with leap.train.fit_heads.fit_heads"
+FILE = "predictors.safetensors"
+MADE_BY = "`exit.predictors: true` in the settings fits them in stage calibrate"
 
 
 @dataclass(frozen=True)
-class Heads:
-    """The heads of layers 1 to L - 1.
+class Predictors:
+    """The predictors of layers 1 to L - 1.
 
     weight: [L - 1, D] float32, on the unit vector of the layer.
     bias: [L - 1] float32.
@@ -33,22 +33,22 @@ class Heads:
         return F.normalize(pooled, dim=-1) @ self.weight[layer - 1] + self.bias[layer - 1]
 
     def scores(self, pooled: Tensor) -> Tensor:
-        """The same for all layers at once, [L + 1, N, D] to [L, N]; minus infinity at L: it has no head."""
+        """The same for all layers at once, [L + 1, N, D] to [L, N]; minus infinity at L: it has none."""
         unit = F.normalize(pooled[1:-1], dim=-1)
         below = torch.einsum("lnd,ld->ln", unit, self.weight) + self.bias[:, None]
         return torch.cat([below, torch.full_like(below[:1], -torch.inf)])
 
-    def to(self, device: torch.device) -> "Heads":
-        """The same heads on another device."""
-        return Heads(self.weight.to(device), self.bias.to(device))
+    def to(self, device: torch.device) -> "Predictors":
+        """Return the same predictors on another device."""
+        return Predictors(self.weight.to(device), self.bias.to(device))
 
     def save(self, folder: Path) -> None:
-        """Writes heads.safetensors beside the folder's weights."""
+        """Write predictors.safetensors next to the folder's weights."""
         save_bound({"weight": self.weight, "bias": self.bias}, folder / FILE)
 
     @classmethod
-    def load(cls, folder: Path, depth: int, width: int) -> "Heads":
-        """Reads the folder's heads.
+    def load(cls, folder: Path, depth: int, width: int) -> "Predictors":
+        """Read the folder's predictors.
 
         Raises:
             UserError: there are none, or they are of other weights.

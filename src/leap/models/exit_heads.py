@@ -1,0 +1,65 @@
+"""Exit heads: a linear map a layer, from the layer's pooled vector to the vector that an exit there returns.
+
+A layer's vector need not be the answer itself, only lead to it. Heads are trained with the student (`loss.heads`),
+or fitted afterwards by ridge regression, for a checkpoint that cannot be retrained (`leap calibrate --heads`; the
+tuned lens' idea, Belrose et al. 2023, arXiv 2303.08112, on pooled vectors). They are part of the model: a folder
+that holds them has every exited vector mapped. Exit rules compare the layers' own vectors, before the heads.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from leap.models.bound_files import load_bound, save_bound
+
+FILE = "heads.safetensors"
+MADE_BY = (
+    "train the variant again with `loss.heads`, or `leap calibrate MODEL --sentences FILE --heads` fits heads"
+)
+
+
+@dataclass(frozen=True)
+class ExitHeads:
+    """The maps of layers 1 to L - 1; the last layer's is the identity and not stored.
+
+    maps: [L - 1, D, D] float32; a row vector p_l becomes p_l @ maps[l - 1].
+    """
+
+    maps: Tensor
+
+    def at_exits(self, vectors: Tensor, exits: Tensor) -> Tensor:
+        """Map each row by its own layer's map; [B, D] float32 and [B] int64 to [B, D]."""
+        layers = sorted(set(exits.tolist()))
+        if len(layers) == 1:  # a fixed layer, or one sentence: nothing to sort out
+            return vectors if layers[0] > len(self.maps) else vectors @ self.maps[layers[0] - 1]
+        mapped = vectors.clone()
+        for layer in layers:
+            if layer <= len(self.maps):
+                rows = (exits == layer).to(vectors.device)
+                mapped[rows] = vectors[rows] @ self.maps[layer - 1]
+        return mapped
+
+    def mapped(self, pooled: Tensor) -> Tensor:
+        """Map all layers, [L + 1, N, D] to the same; layers 0 and L stay as they are."""
+        return torch.cat([pooled[:1], pooled[1:-1] @ self.maps, pooled[-1:]])
+
+    def to(self, device: torch.device) -> "ExitHeads":
+        """Return the same heads on another device."""
+        return ExitHeads(self.maps.to(device))
+
+    def save(self, folder: Path) -> None:
+        """Write heads.safetensors next to the folder's weights, bound to them by their checksum."""
+        save_bound({"maps": self.maps}, folder / FILE)
+
+    @classmethod
+    def load(cls, folder: Path, depth: int, width: int) -> "ExitHeads | None":
+        """Read the folder's heads; None where it has none.
+
+        Raises:
+            UserError: they are damaged, or of other weights.
+        """
+        if not (folder / FILE).exists():
+            return None
+        return cls(**load_bound(folder / FILE, {"maps": (depth - 1, width, width)}, MADE_BY))
