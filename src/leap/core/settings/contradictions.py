@@ -51,6 +51,9 @@ def variant_contradictions(blocks: Content, ready: bool) -> list[str]:
         found.append(f"exit: min_layer {minimum} is above the depth, student.layers {depth}")
     if gap is not None and gap >= depth:
         found.append(f"exit: patience {gap} must be below the depth, student.layers {depth}")
+    queries = number(blocks, "exit.query_layer")
+    if queries is not None and queries > depth:
+        found.append(f"exit: query_layer {queries} is above the depth, student.layers {depth}")
     drawn = number(blocks, "loss.layers_per_step")
     if drawn is not None and drawn > depth:
         found.append(f"loss.layers_per_step: {drawn} is above the depth, student.layers {depth}")

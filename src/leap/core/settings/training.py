@@ -181,6 +181,8 @@ class ExitSettings(Block):
     patience: int = Field(ge=1)
     # Fit predictors of similarity to full depth on the training sentences, for strategy `predictors`.
     predictors: bool = False
+    # The layer at which `encode_query` leaves, documents being encoded to full depth; null: both as `encode`.
+    query_layer: int | None = Field(default=None, ge=1)
     # Thresholds for strategy `calibrated`, tested on data.held_out; none are made if null.
     calibration: CalibrationSettings | None = None
 

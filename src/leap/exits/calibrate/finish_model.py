@@ -82,7 +82,9 @@ def write_rule(folder: Path, variant: VariantSettings) -> None:
         rule.check_depth(read_shape(folder).layers)
     except ValueError as error:
         raise UserError(f"variants.{variant.name}.exit does not fit the model: {error}") from None
-    write_sealed(folder / "leap.json", {"exit": asdict(rule)})
+    layer = variant.exit.query_layer
+    queries = {} if layer is None else {"query": {"layer": layer}, "document": "full"}
+    write_sealed(folder / "leap.json", {"exit": asdict(rule), **queries})
 
 
 def check_held_out(sentences: Sequence[str], settings: CalibrationSettings) -> None:
