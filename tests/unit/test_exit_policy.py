@@ -201,7 +201,7 @@ def test_a_score_of_exactly_the_threshold_leaves() -> None:
     pooled = torch.stack([before, before, now, before, before])
     for theta, expected in ((0.5, True), (0.5 + 1e-7, False)):
         held = torch.tensor([torch.inf, theta, torch.inf, torch.inf])
-        calibration = Calibration(held, 1, None, False)
+        calibration = Calibration(held, 1, None)
         assert Calibrated(calibration).leaves(2, now, [before]).item() is expected
         assert (calibrated(pooled, calibration).item() == 2) is expected
         assert Patient(ExitRule(theta, 1), 1).leaves(2, now, [before]).item() is expected

@@ -432,9 +432,9 @@ def test_the_doctor_and_a_students_start_take_a_decoder_of_28_layers(tmp_path: P
     assert_equal(LeapEncoder(saved, "cpu"), plain(saved))
 
 
-def test_calibration_heads_and_lens_of_a_decoder(zoo: Callable[[str], Path], tmp_path: Path) -> None:
+def test_calibration_heads_and_predictors_of_a_decoder(zoo: Callable[[str], Path], tmp_path: Path) -> None:
     from leap.exits.calibrate.calibrate_folder import calibrate
-    from leap.exits.calibrate.fit_heads import fit_heads
+    from leap.exits.calibrate.fit_predictors import fit_predictors
     from leap.exits.calibrate.risk import Demand
     from leap.exits.calibration import Calibration
 
@@ -442,21 +442,22 @@ def test_calibration_heads_and_lens_of_a_decoder(zoo: Callable[[str], Path], tmp
     shutil.copytree(zoo("qwen3"), folder)
     model = LeapEncoder(folder, "cpu")
     texts = [f"{one} {two}" for one in WORDS[:20] for two in WORDS[:10]]
-    found = calibrate(model, texts, Demand(0.2, 0.3, 0.8), with_lens=True, batch_size=64)
+    found = calibrate(model, texts, Demand(0.2, 0.3, 0.8), with_heads=True, batch_size=64)
     found.save(folder)
     pooled = torch.cat([vectors for _, vectors in model.pooled_layers(texts, 64)], 1)
-    fit_heads([pooled]).save(folder)
+    fit_predictors([pooled]).save(folder)
     threshold = half_leave(pooled).threshold
     thresholds = torch.tensor([torch.inf, threshold, torch.inf, torch.inf])
-    Calibration(thresholds, 1, None, uses_lens=True).save(folder, {})
+    Calibration(thresholds, 1, None).save(folder, {})
     again = LeapEncoder(folder, "cpu")
     vectors, layers = again.encode(texts, strategy="calibrated", return_exit_layers=True)
     assert set(layers.tolist()) == {2, LAYERS}
     order = [row for rows, _ in model.pooled_layers(texts, 64) for row in rows]
-    mapped = F.normalize(pooled[2] @ again.lens.maps[1], dim=-1)[torch.tensor(order).argsort()]
+    assert again.heads is not None
+    mapped = F.normalize(pooled[2] @ again.heads.maps[1], dim=-1)[torch.tensor(order).argsort()]
     np.testing.assert_allclose(vectors[layers == 2], mapped[layers == 2], atol=1e-5)
-    middle = again.heads.scores(pooled)[1].median().item()
-    _, layers = again.encode(texts, strategy="heads", threshold=middle, min_layer=2, return_exit_layers=True)
+    middle = again.predictors.scores(pooled)[1].median().item()
+    _, layers = again.encode(texts, strategy="predictors", threshold=middle, min_layer=2, return_exit_layers=True)
     assert 0 < (layers == 2).sum() < len(texts)
 
 
