@@ -232,6 +232,55 @@ def summary(path: Annotated[Path, typer.Argument()] = Path("reports/summary.json
 
 
 @app.command()
+def retrofit(
+    model: Annotated[str, typer.Argument(help="A folder, an installed package or a hub id (owner/name).")],
+    sentences: Annotated[Path, typer.Option(help="Sentences like yours: txt, parquet, csv or jsonl.")],
+    output: Annotated[Path, typer.Option(help="The new model's folder.")],
+    column: Annotated[
+        str | None, typer.Option(help="The column of a table.  [default: sentence]", show_default=False)
+    ] = None,
+    query_layer: Annotated[
+        int | None, typer.Option(min=1, help="Where queries leave.  [default: half the depth]", show_default=False)
+    ] = None,
+    epochs: Annotated[
+        int | None, typer.Option(min=1, help="[default: 1 on a CPU, 10 on a GPU]", show_default=False)
+    ] = None,
+    batch_size: Annotated[
+        int | None, typer.Option(min=2, help="[default: 64 on a CPU, 1024 on a GPU]", show_default=False)
+    ] = None,
+    learning_rate: Annotated[
+        float | None, typer.Option(help="[default: 1e-3 on a CPU, 2e-3 on a GPU]", show_default=False)
+    ] = None,
+    device: Annotated[str, typer.Option(help="cpu, cuda, cuda:N, or auto.")] = "auto",
+    seed: Annotated[int, typer.Option(help="Of the order of the batches.")] = 1,
+) -> None:
+    """Teach a model that you have to exit: its index stays, its queries leave early (docs/training.md)."""
+    from dataclasses import replace
+
+    from leap.core.files import must_be_new
+    from leap.exits import LeapEncoder
+    from leap.exits.calibrate.calibrate_folder import read_column
+    from leap.latency.retrofit_table import measure_retrofit, table
+    from leap.models.find import find_model
+    from leap.train.retrofit import Training, hold_out
+    from leap.train.retrofit import retrofit as train_retrofit
+
+    must_be_new(output)
+    folder = find_model(model)
+    training_text, queries, documents = hold_out(read_column(sentences, column))
+    given = {"epochs": epochs, "batch_size": batch_size, "learning_rate": learning_rate}
+    training = replace(Training.of(device), **{key: value for key, value in given.items() if value is not None})
+    try:
+        train_retrofit(folder, training_text, output, training, query_layer=query_layer, device=device, seed=seed)
+    except KeyboardInterrupt:
+        typer.echo("stopped: run the same command again to go on", err=True)
+        raise typer.Exit(130) from None
+    after, before = LeapEncoder(output, device), LeapEncoder(folder, device)
+    typer.echo(table(measure_retrofit(after, before, queries, documents)))
+    typer.echo(f"{output} written; encode_query leaves early, encode_document and encode at full depth", err=True)
+
+
+@app.command()
 def calibrate(
     model: Annotated[Path, typer.Argument(help="A model folder.")],
     sentences: Annotated[

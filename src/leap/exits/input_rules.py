@@ -37,6 +37,4 @@ def _arguments(kind: str, rule: Any, depth: int) -> dict[str, Any]:
     if isinstance(rule, dict) and set(rule) == {"threshold", "min_layer", "patience"}:
         ExitRule(**rule).check_depth(depth)
         return {"strategy": "converged", **rule}
-    raise ValueError(
-        f"{kind}: {rule!r} is none of full, calibrated, a layer, or threshold, min_layer and patience"
-    )
+    raise ValueError(f"{kind}: {rule!r} is no rule: full, calibrated, a layer, or theta, l_min and k")

@@ -1,0 +1,90 @@
+"""What a retrofit gives: by layer, the neighbours that queries keep in two indices, and their time."""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import median
+
+import torch
+from torch import Tensor
+
+from leap.core.sample_sizes import NEIGHBOURS
+from leap.exits import LeapEncoder
+from leap.exits.neighbours import overlap
+from leap.exits.search import nearest
+
+# Queries that are timed, at every layer in turn.
+TIMED = 30
+
+
+@dataclass(frozen=True)
+class LayerRow:
+    """One query layer.
+
+    own: the mean share of a query's ten nearest documents at full depth that it finds in the model's own index.
+    old: the share of what the model before finds in its own index that this one's queries find there.
+    milliseconds: the median time of one query.
+    """
+
+    layer: int
+    own: float
+    old: float
+    milliseconds: float
+
+
+def measure_retrofit(
+    model: LeapEncoder, before: LeapEncoder, queries: Sequence[str], documents: Sequence[str], batch_size: int = 64
+) -> list[LayerRow]:
+    """Measure each layer on held-out sentences.
+
+    Args:
+        model: the retrofitted model.
+        before: the model that it was made from.
+        queries: held-out sentences that search,
+        documents: and others that are searched; more than ten.
+        batch_size: rows computed together.
+    """
+    index, old = (_full(each, documents, batch_size) for each in (model, before))
+    layers = torch.empty(model.depth + 1, len(queries), model.width)
+    for rows, pooled in model.pooled_layers(queries, batch_size):
+        layers[:, rows] = model.returned(pooled)
+    own_best = nearest(layers[-1], index, NEIGHBOURS)
+    old_best = nearest(_full(before, queries, batch_size), old, NEIGHBOURS)
+    times = _milliseconds(model, queries[:TIMED])
+    return [
+        LayerRow(
+            layer,
+            overlap(nearest(layers[layer], index, NEIGHBOURS), own_best).mean().item(),
+            overlap(nearest(layers[layer], old, NEIGHBOURS), old_best).mean().item(),
+            times[layer - 1],
+        )
+        for layer in range(1, model.depth + 1)
+    ]
+
+
+def table(rows: Sequence[LayerRow]) -> str:
+    """The rows for a person."""
+    head = (
+        "queries leave at | neighbours kept, own index | in the index of the model before | ms a query\n"
+        "---------------- | -------------------------- | -------------------------------- | ----------"
+    )
+    lines = (f"{row.layer:>16} | {row.own:>26.1%} | {row.old:>32.1%} | {row.milliseconds:>10.2f}" for row in rows)
+    return "\n".join([head, *lines])
+
+
+def _full(model: LeapEncoder, texts: Sequence[str], batch_size: int) -> Tensor:
+    vectors = torch.empty(len(texts), model.width)
+    for rows, pooled in model.pooled_layers(texts, batch_size):
+        vectors[rows] = pooled[-1]
+    return vectors
+
+
+def _milliseconds(model: LeapEncoder, queries: Sequence[str]) -> list[float]:
+    """The median time of one query at each layer; layers take turns, so that all see the same load."""
+    times: list[list[float]] = [[] for _ in range(model.depth)]
+    for query in (queries[0], *queries):  # the first one warms up
+        for layer in range(1, model.depth + 1):
+            started = time.perf_counter()
+            model.encode(query, strategy="fixed", layer=layer)
+            times[layer - 1].append(1000 * (time.perf_counter() - started))
+    return [median(each[1:]) for each in times]

@@ -1,0 +1,206 @@
+"""A model that exists learns to exit: one training on a person's own sentences, without DVC.
+
+The model is its own teacher and its own start. Everything that only the training needs lies in
+`<output>.unfinished`, so that the same command goes on where it stopped; the output appears whole at the end.
+"""
+
+import hashlib
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from leap.core.errors import UserError
+from leap.core.files import must_be_new, whole_folder, write_sealed
+from leap.core.settings import VariantSettings
+from leap.core.settings.sources import LocalModel
+from leap.models.device import resolve_device
+from leap.models.locate import locate
+from leap.models.packed_encoder import EncoderConfig
+from leap.models.tokenizer import folder_max_length
+from leap.train.teacher.teacher_cache import build_cache
+from leap.train.train_student import train_student
+
+LOG_EVERY = 50
+# Among fewer documents a query keeps its nearest ten by chance.
+FEWEST_DOCUMENTS = 50
+# What was found best for all-MiniLM-L6-v2 (docs/log/2026-11-28.md); the variant `elastic` of the profiles.
+LOSS: dict[str, Any] = {
+    "kind": "leap",
+    "alpha": 0.0,
+    "beta": 0.2,
+    "beta_student": 0.7,
+    "gamma": 0.0,
+    "delta": 0.3,
+    "epsilon": 0.0,
+    "tau": 0.98,
+    "tau_c": 0.15,
+    "margin": "softplus",
+    "slope": 10.0,
+    "layer_weights": {"early": 1.0, "late": 1.0, "final": 1.0, "late_from": 1},
+    "late_from": 1,
+    "redundancy_clip": 0.3,
+    "ramp": (0.1, 0.6),
+    "layer_map": "uniform",
+    "heads": True,
+    "exit_contrast": 1.0,
+    "exit_contrast_with": "final",
+    "anchor": 1.5,
+}
+
+
+def sha256_of_text(text: str) -> str:
+    """The sha256 of a text."""
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+@dataclass(frozen=True)
+class Training:
+    """How long and on what: a GPU takes larger batches, and with them a higher rate."""
+
+    epochs: int
+    batch_size: int
+    learning_rate: float
+    max_length: int
+
+    @classmethod
+    def of(cls, device: str) -> "Training":
+        """What suits a device: on a CPU one pass in small batches, on a GPU ten in large ones."""
+        if resolve_device(device).type == "cpu":
+            return cls(epochs=1, batch_size=64, learning_rate=1e-3, max_length=128)
+        return cls(epochs=10, batch_size=1024, learning_rate=2e-3, max_length=256)
+
+
+@dataclass(frozen=True)
+class Workplace:
+    """Where the unfinished training lies; `leap.train.train_student.Place`."""
+
+    root: Path
+
+    @property
+    def student(self) -> Path:
+        """The trained folder, before it gets its exit rules."""
+        return self.root / "student"
+
+    @property
+    def training(self) -> Path:
+        """history.jsonl and training.json."""
+        return self.root / "training"
+
+    @property
+    def unfinished(self) -> Path:
+        """The states of the training."""
+        return self.root / "states"
+
+
+def hold_out(sentences: Sequence[str]) -> tuple[list[str], list[str], list[str]]:
+    """Split sentences into the training text, held-out queries and held-out documents, each text in one of them.
+
+    Raises:
+        UserError: there are too few.
+    """
+    unique = sorted(set(sentences), key=sha256_of_text)  # an order that depends on no other sentence
+    queries, documents = min(200, len(unique) // 20), min(2000, len(unique) // 10)
+    if documents < FEWEST_DOCUMENTS:
+        raise UserError(
+            f"{len(unique)} different sentences are too few: a tenth of them is held out to measure what is kept, "
+            f"{FEWEST_DOCUMENTS} at least: give {10 * FEWEST_DOCUMENTS} or more, better thousands"
+        )
+    held = queries + documents
+    return unique[held:], unique[:queries], unique[queries:held]
+
+
+def retrofit(
+    model: Path,
+    sentences: Sequence[str],
+    output: Path,
+    training: Training,
+    *,
+    query_layer: int | None = None,
+    device: str = "auto",
+    seed: int = 1,
+) -> dict[str, Any]:
+    """Train a model to exit and write it as a folder of its own.
+
+    Plain sentence-transformers loads the folder at full depth. leap.json has `encode` and documents leave at full
+    depth and queries at `query_layer`.
+
+    Args:
+        model: a folder that `find_model` has checked: of the BERT family, with mean pooling.
+        sentences: the training text, like what the model will encode.
+        output: the new folder; must not exist.
+        training: epochs, batch size, learning rate and longest input of the training.
+        query_layer: from 1 to L; half the depth if None.
+        device: cpu, cuda, cuda:N or auto.
+        seed: of the order of the batches.
+
+    Returns:
+        What training.json says.
+
+    Raises:
+        UserError: the output exists, or the model or the text cannot be used.
+        KeyboardInterrupt: SIGINT or SIGTERM came; the state is saved.
+    """
+    must_be_new(output)
+    shape = EncoderConfig.load(model)
+    chosen = max(1, shape.layers // 2) if query_layer is None else query_layer
+    if not 1 <= chosen <= shape.layers:
+        raise UserError(f"query layer {chosen} is not a layer of {model}: 1 to {shape.layers}")
+    if len(sentences) < training.batch_size:
+        raise UserError(
+            f"{len(sentences)} sentences are fewer than one batch of {training.batch_size}: give more, and "
+            "thousands, or name a smaller --batch-size"
+        )
+    source = LocalModel(kind="local", path=str(model))
+    place = Workplace(output.absolute().with_name(f"{output.name}.unfinished"))
+    length = min(training.max_length, folder_max_length(model))
+    build_cache(place.root / "teacher", locate(source), sentences, [shape.layers], length, device)
+    variant = _settings(shape, folder_max_length(model), training, length, device)
+    result = train_student(variant, source, seed, sentences, place.root / "teacher", place, lambda *_: None)
+    with whole_folder(output) as temporary:
+        shutil.copytree(place.student, temporary, dirs_exist_ok=True)
+        # A rule that never leaves early: `encode` gives what the model gave, until a person says otherwise.
+        full = {"threshold": 1.0, "min_layer": shape.layers, "patience": 1}
+        rules = {"exit": full, "query": {"layer": chosen}, "document": "full"}
+        write_sealed(temporary / "leap.json", rules)
+    shutil.rmtree(place.root)
+    return result
+
+
+def _settings(shape: EncoderConfig, longest: int, training: Training, length: int, device: str) -> VariantSettings:
+    on_cpu = resolve_device(device).type == "cpu"
+    return VariantSettings.model_validate(
+        {
+            "name": "retrofit",
+            "description": "a model that learns to exit",
+            "checkpoint": None,
+            "student": {
+                "layers": shape.layers,
+                "width": shape.width,
+                "heads": shape.heads,
+                "intermediate": shape.intermediate,
+                "max_length": longest,
+                "start": {"kind": "teacher"},
+            },
+            "loss": LOSS,
+            "train": {
+                "epochs": training.epochs,
+                "batch_size": training.batch_size,
+                "learning_rate": training.learning_rate,
+                "warmup": 0.1,
+                "weight_decay": 0.01,
+                "max_grad_norm": 1.0,
+                "max_length": length,
+                "precision": "fp32" if on_cpu else "bf16",
+                "device": device,
+                "teacher": "cached",
+                "processes": 1,
+                "compile": True,
+                "log_every": LOG_EVERY,
+                "checkpoint_every": 200,
+                "keep_checkpoints": 2,
+            },
+            "exit": {"threshold": 1.0, "min_layer": shape.layers, "patience": 1},
+        }
+    )

@@ -1,0 +1,117 @@
+"""`leap retrofit`: a model that exists learns to exit, stops and goes on, and loads everywhere."""
+
+import json
+import signal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+from tiny_models import MakeFolder
+
+from leap.core.errors import UserError
+from leap.exits import LeapEncoder
+from leap.latency.retrofit_table import measure_retrofit, table
+from leap.models.packed_encoder import Encoder
+from leap.train import retrofit as module
+from leap.train.retrofit import Training, hold_out, retrofit
+
+SHORT = Training(epochs=2, batch_size=10, learning_rate=3e-3, max_length=32)
+
+
+@pytest.fixture
+def folder(make_folder: MakeFolder) -> Path:
+    return make_folder(layers=4, width=16)
+
+
+def test_the_model_exits_and_loads_everywhere(folder: Path, tmp_path: Path, sentences: list[str]) -> None:
+    from sentence_transformers import SentenceTransformer
+
+    output = tmp_path / "elastic"
+    retrofit(folder, sentences, output, SHORT, device="cpu")
+    assert sorted(path.name for path in tmp_path.glob("elastic*")) == ["elastic"]
+    model = LeapEncoder(output, "cpu")
+    assert model.heads is not None
+    assert model.heads.maps.shape == (3, 16, 16)
+    content = json.loads((output / "leap.json").read_text())
+    assert (content["query"], content["document"]) == ({"layer": 2}, "full")
+    vectors, layers = model.encode(sentences, return_exit_layers=True)
+    assert set(layers.tolist()) == {4}
+    theirs = SentenceTransformer(str(output), device="cpu", local_files_only=True)
+    np.testing.assert_allclose(vectors, theirs.encode(sentences), atol=1e-5)
+    assert not np.allclose(model.encode(sentences, strategy="fixed", layer=2), vectors, atol=1e-3)
+
+
+def test_training_brings_exits_nearer_and_the_anchor_holds_full_depth(
+    folder: Path, tmp_path: Path, sentences: list[str]
+) -> None:
+    longer = Training(epochs=12, batch_size=10, learning_rate=3e-3, max_length=32)
+    retrofit(folder, sentences, tmp_path / "elastic", longer, device="cpu")
+    model, before = LeapEncoder(tmp_path / "elastic", "cpu"), LeapEncoder(folder, "cpu")
+    (_, pooled), *_ = model.pooled_layers(sentences, batch_size=len(sentences))
+    (_, start), *_ = before.pooled_layers(sentences, batch_size=len(sentences))
+    near, far = (
+        torch.cosine_similarity(layers[1], layers[-1], dim=-1).mean() for layers in (model.returned(pooled), start)
+    )
+    assert near > far + 0.05
+    assert torch.cosine_similarity(pooled[-1], start[-1], dim=-1).mean() > near
+
+
+def test_it_goes_on_where_it_stopped(
+    folder: Path, tmp_path: Path, sentences: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    retrofit(folder, sentences, tmp_path / "whole", SHORT, device="cpu")
+    train = module.train_student
+
+    def stopped(*arguments: Any) -> Any:
+        def stop(*_: object) -> None:
+            signal.raise_signal(signal.SIGTERM)
+
+        return train(*arguments[:-1], stop)
+
+    monkeypatch.setattr(module, "train_student", stopped)
+    monkeypatch.setattr(module, "LOG_EVERY", 3)
+    with pytest.raises(KeyboardInterrupt):
+        retrofit(folder, sentences, tmp_path / "again", SHORT, device="cpu")
+    assert not (tmp_path / "again").exists()
+    assert [state.name for state in (tmp_path / "again.unfinished" / "states").iterdir()] == ["step-00000003"]
+    monkeypatch.setattr(module, "train_student", train)
+    retrofit(folder, sentences, tmp_path / "again", SHORT, device="cpu")
+    for name in ("model.safetensors", "heads.safetensors"):
+        one, two = (load_file(tmp_path / part / name) for part in ("whole", "again"))
+        assert all(torch.equal(one[key], two[key]) for key in one), name
+
+
+def test_what_cannot_be_done_is_refused_before_any_work(
+    folder: Path, tmp_path: Path, sentences: list[str]
+) -> None:
+    with pytest.raises(UserError, match="exists, a folder that stays as it is"):
+        retrofit(folder, sentences, folder, SHORT)
+    with pytest.raises(UserError, match="query layer 5 is not a layer"):
+        retrofit(folder, sentences, tmp_path / "out", SHORT, query_layer=5)
+    with pytest.raises(UserError, match="fewer than one batch of 10"):
+        retrofit(folder, sentences[:9], tmp_path / "out", SHORT)
+    with pytest.raises(UserError, match="too few: a tenth of them is held out"):
+        hold_out(sentences[:20])
+    assert not list(tmp_path.glob("out*"))
+
+
+def test_held_out_sentences_are_in_no_other_part() -> None:
+    sentences = [f"sentence {number}" for number in range(1000)]
+    text, queries, documents = hold_out([*sentences, *sentences[:100]])
+    assert (len(text), len(queries), len(documents)) == (850, 50, 100)
+    assert sorted([*text, *queries, *documents]) == sorted(sentences)
+    # Which part a text is in hardly depends on the others.
+    assert len(set(hold_out(sentences[:990])[1]) & set(queries)) >= 45
+
+
+def test_the_table_compares_with_both_indices(folder: Path, tmp_path: Path, sentences: list[str]) -> None:
+    model = LeapEncoder(folder, "cpu")
+    rows = measure_retrofit(model, model, sentences[:20], sentences[20:])
+    assert [row.layer for row in rows] == [1, 2, 3, 4]
+    assert (rows[-1].own, rows[-1].old) == (1.0, 1.0)
+    assert all(row.own == row.old < 1.0 and row.milliseconds > 0 for row in rows[:-1])
+    assert "100.0%" in table(rows).splitlines()[-1]
+    assert Encoder.load(folder).config.layers == len(rows)
