@@ -46,7 +46,7 @@ def own_strategies(model: LeapEncoder, rule: ExitRule) -> dict[str, Strategy]:
     found: dict[str, Strategy] = {}
     here = torch.device("cpu")  # where pooled layers are judged
     if (model.folder / PREDICTORS).exists():
-        found["heads"] = partial(
+        found["predictors"] = partial(
             by_predictors,
             predictors=model.predictors.to(here),
             threshold=rule.threshold,
