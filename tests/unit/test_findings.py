@@ -1,4 +1,4 @@
-"""What a run found, in words: every figure is the evidence's, every refusal has its reasons."""
+"""The findings of a run in words: every figure is the evidence's, every refusal has its reasons."""
 
 import copy
 from typing import Any

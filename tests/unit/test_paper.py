@@ -80,7 +80,7 @@ def test_numbers_that_follow_from_others_follow(paper: Paper) -> None:
     drawn = paper.tables["exit_distribution"].rows
     shares = {int(row["layer"]): float(row["share"]) for row in drawn}
     assert sum(shares.values()) == pytest.approx(1.0)
-    # The paper's own caption says 91.9 % by layer 7; its bars add up to 90.9 %: kept as a disagreement.
+    # The paper's own caption says 91.9 % by layer 7; its bars add up to 90.9 %: listed as a disagreement.
     assert sum(share for layer, share in shares.items() if layer <= 7) == pytest.approx(0.909)
     for row in paper.tables["pareto"].rows:
         assert 12 / float(row["expected_layers"]) == pytest.approx(float(row["layer_reduction"]), rel=0.015)

@@ -30,7 +30,7 @@ def sample(file: Path | None, column: str | None, most: int = ENOUGH, seed: int 
     Args:
         file: txt (a sentence a line), parquet, csv, tsv or jsonl; the bundled sentences if None.
         column: of a table; `text` of a txt file and `sentence` of any other if None.
-        most: how many are kept.
+        most: how many are drawn.
         seed: of the choice.
 
     Raises:

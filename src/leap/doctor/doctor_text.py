@@ -34,7 +34,7 @@ def checklist_grid(found: dict[str, Any]) -> Grid:
 
 
 def adaptivity(diagnosis: dict[str, Any]) -> str:
-    """What choosing a depth for each sentence wins over cutting the model at the same depth."""
+    """Say what choosing a depth for each sentence wins over cutting the model at the same depth."""
     gains, cut = diagnosis["adaptive"], diagnosis["truncation"]
     low, high = gains["similarity_gain_ci95"]
     return (

@@ -141,7 +141,7 @@ def checklist(figures: dict[str, Any]) -> list[dict[str, Any]]:
     rows = [
         ("share that leaves early", "rate", ENOUGH_EXITS, figures["rate"] > ENOUGH_EXITS),
         ("similarity at exit", "similarity", NEAR, figures["similarity"] >= NEAR),
-        ("neighbours kept (NN@10)", "nn_at_10", ENOUGH_NEIGHBOURS, figures["nn_at_10"] >= ENOUGH_NEIGHBOURS),
+        ("neighbours that stay (NN@10)", "nn_at_10", ENOUGH_NEIGHBOURS, figures["nn_at_10"] >= ENOUGH_NEIGHBOURS),
     ]
     return [
         {
@@ -177,7 +177,7 @@ def advice(diagnosis: dict[str, Any], depth: int) -> str:
         words = (
             f"Do not switch early exit on: {exits['rate']:.1%} of the sentences leave early because their "
             f"vectors stand still, but far from where they would end (cosine {exits['similarity']:.3f} to "
-            f"full depth, {exits['nn_at_10']:.0%} of the nearest neighbours kept). The exit rate alone looks "
+            f"full depth, {exits['nn_at_10']:.0%} of the nearest neighbours stay). The exit rate alone looks "
             "like a success."
         )
     return f"{words} {_way_out(diagnosis['verdict'], best)}"
@@ -192,7 +192,7 @@ def _way_out(verdict: str, best: dict[str, Any] | None) -> str:
     rule = f"theta {best['threshold']:g} from layer {best['min_layer']} on"
     found = (
         f"{best['expected_layers']:.1f} layers, cosine {best['similarity']:.3f}, {best['nn_at_10']:.0%} of "
-        "the neighbours kept"
+        "the neighbours stay"
     )
     if verdict == "exits and is near":
         return f"The fewest layers that pass the checklist on these sentences: {rule} ({found})."

@@ -8,7 +8,7 @@ def average(items: list[Any]) -> Any:
 
     Numbers become their mean, over the seeds that have one; mappings and lists of equal length are averaged
     by part; counts by layer ({"6": 3}) count a missing layer as 0. True only where true for all. Of texts
-    that differ all are kept. Null where no seed has a value.
+    that differ all stay. Null where no seed has a value.
     """
     present = [item for item in items if item is not None]
     if not present:

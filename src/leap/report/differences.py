@@ -15,7 +15,7 @@ LATENCY = (*STUDENT, "hardware", "precision")
 
 
 def our_setting(settings: Settings, summary: dict[str, Any], study: str | None = None) -> dict[str, Any]:
-    """What our results were measured on, by the names of `PaperSetting`; null where it is not known.
+    """Collect the setting of our results by the names of `PaperSetting`; null where it is not known.
 
     Args:
         settings: of the run.

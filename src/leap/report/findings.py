@@ -1,4 +1,4 @@
-"""What a run found, in words: the report's first screen, `leap summary`, and the README's tables.
+"""The findings of a run in words: the report's first screen, `leap summary`, and the README's tables.
 
 Every figure is one of reports/summary.json; nothing is said where there is none.
 """
@@ -59,7 +59,7 @@ def figures(variant: Variant) -> dict[str, Any]:
 
 
 def verdict_word(variant: Variant) -> str:
-    """passes, refused, control or not judged."""
+    """Return passes, refused, control or not judged."""
     passed = dig(variant, "gate", "passed")
     if variant.get("role"):
         return "control"
@@ -67,12 +67,12 @@ def verdict_word(variant: Variant) -> str:
 
 
 def failures(variant: Variant) -> list[Row]:
-    """The checks that refuse a variant."""
+    """List the checks that refuse a variant."""
     return [check for check in dig(variant, "gate", "checks") or [] if refuses(check)]
 
 
 def reason(check: Row) -> str:
-    """Why a check failed, with its bound: "STS lost 4.0 % (at most 3 %)"."""
+    """Say why a check failed, with its bound: "STS lost 4.0 % (at most 3 %)"."""
     label, is_share, _ = _metric(check["metric"])
     sign, bound = check["bound"].split()[0], check["threshold"]
 
@@ -102,7 +102,7 @@ def overview(summary: dict[str, Any], reasons: bool = True) -> Grid:
 
 
 def reasons_of(variant: Variant) -> str:
-    """Why a variant is refused, and what a control is for; empty for one that passes."""
+    """Say why a variant is refused, or what a control is for; empty for one that passes."""
     why = "; ".join(reason(check) for check in failures(variant))
     if variant.get("role"):
         purpose = f"gate.{variant['role']}, never promoted"
@@ -126,7 +126,7 @@ def best(summary: dict[str, Any]) -> str | None:
 
 
 def finding(summary: dict[str, Any]) -> str:
-    """What a user gains, in two sentences."""
+    """Say in two sentences what a user gains."""
     name = best(summary)
     if name is None:
         return _nothing_passes(summary)
@@ -171,7 +171,7 @@ def _nothing_passes(summary: dict[str, Any]) -> str:
 
 
 def against_smaller(summary: dict[str, Any]) -> str | None:
-    """How the best variant compares with the student that simply has fewer layers; null where unmeasured."""
+    """Compare the best variant with the student that simply has fewer layers; null where unmeasured."""
     name = best(summary)
     rivals = [item for item, variant in summary["variants"].items() if variant.get("role") == "fixed_depth"]
     if name is None or not rivals:
@@ -195,7 +195,7 @@ def against_smaller(summary: dict[str, Any]) -> str | None:
 
 
 def next_steps(summary: dict[str, Any]) -> list[str]:
-    """What to try next: serve what passes, a cheaper rule that passes, and what helps against each refusal."""
+    """List what to try next: serve what passes, a cheaper rule that passes, and what helps against each refusal."""
     steps = []
     name = best(summary)
     if name is not None:
@@ -220,14 +220,14 @@ def next_steps(summary: dict[str, Any]) -> list[str]:
 
 
 def cheapest_rule(variant: Variant) -> Row | None:
-    """Of the rules tried, the one of fewest layers that would pass the gate's checks on the same sentences."""
+    """Find, of the rules tried, the one of fewest layers that would pass the gate's checks on the same sentences."""
     checks = dig(variant, "gate", "checks") or []
     points = [point for point in variant.get("sweep") or [] if checks and not would_fail(point, checks)]
     return min(points, key=lambda point: (point["expected_layers"], -point["similarity"]), default=None)
 
 
 def would_fail(row: Row, checks: list[Row]) -> list[str]:
-    """The gate's checks that a row of `strategies` or `sweep` would not pass, by its figures without intervals."""
+    """List the gate's checks that a row of `strategies` or `sweep` would not pass, by its figures without intervals."""
     quality = row.get("quality")
     values = {
         "exit.rate": row["rate"],
@@ -244,7 +244,7 @@ def would_fail(row: Row, checks: list[Row]) -> list[str]:
 
 
 def machine(summary: dict[str, Any]) -> str:
-    """Where the latency was measured, in words."""
+    """Name the machine on which the latency was measured."""
     return hardware(summary["hardware"]) if summary["hardware"] else "a machine that is not known yet"
 
 
@@ -258,7 +258,7 @@ def text(summary: dict[str, Any]) -> str:
 
 
 def wrapped(line: str, indent: str = "") -> list[str]:
-    """A text in lines of a terminal's width."""
+    """Break a text into lines of a terminal's width."""
     return textwrap.wrap(line, 100, initial_indent=indent, subsequent_indent=indent or "  ")
 
 

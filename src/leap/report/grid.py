@@ -24,11 +24,11 @@ class Grid:
     last_words: bool = False
 
     def is_left(self, column: int) -> bool:
-        """Whether a column holds words."""
+        """Return true for a column of words."""
         return column < self.words or (self.last_words and column == len(self.head) - 1)
 
     def text(self) -> str:
-        """Aligned columns for a terminal."""
+        """Align the columns for a terminal."""
         lines = [list(self.head), *self.rows]
         widths = [max(len(line[i]) for line in lines) for i in range(len(self.head))]
         return "\n".join(
@@ -40,13 +40,13 @@ class Grid:
         )
 
     def markdown(self) -> str:
-        """A Markdown table."""
+        """Write a Markdown table."""
         lines = [list(self.head), ["---"] * len(self.head), *self.rows]
         return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
 
 
 def shown(value: Any, digits: int | None = 3, missing: str = MISSING) -> str:
-    """A value for a person; null reads as `missing`, never as zero. Digits null: as many as it needs."""
+    """Format a value for a person; null reads as `missing`, never as zero. Digits null: as many as it needs."""
     if value is None:
         return missing
     if isinstance(value, bool):
@@ -59,18 +59,18 @@ def shown(value: Any, digits: int | None = 3, missing: str = MISSING) -> str:
 
 
 def signed(value: float | None, digits: int | None = 4) -> str:
-    """A difference with its sign; a dash where one of its two figures is missing."""
+    """Format a difference with its sign; a dash where one of its two figures is missing."""
     return "-" if value is None else f"{value:+.{digits}f}"
 
 
 def with_interval(value: float | None, interval: Sequence[float] | None, digits: int = 3) -> str:
-    """A figure and its 95 % interval: "0.745 [0.695, 0.789]"."""
+    """Format a figure and its 95 % interval: "0.745 [0.695, 0.789]"."""
     ends = f" [{interval[0]:.{digits}f}, {interval[1]:.{digits}f}]" if interval and value is not None else ""
     return f"{shown(value, digits, '-')}{ends}"
 
 
 def tone(text: str) -> str:
-    """The class by which a page colours a cell that is a judgement."""
+    """Name the class by which a page colours a cell that is a judgement."""
     tones = {
         "pass": "good",
         "refused": "bad",

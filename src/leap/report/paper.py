@@ -16,7 +16,7 @@ Cell = bool | int | float | str
 
 
 class PaperSetting(Block):
-    """What the paper measured on; a run that differs says in what (`leap.report.differences`)."""
+    """The setting of the paper's results; a run that differs says in what (`leap.report.differences`)."""
 
     student: str
     student_layers: int

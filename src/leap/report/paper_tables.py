@@ -59,12 +59,12 @@ class Table:
 
     @property
     def missing(self) -> bool:
-        """Whether none of ours is there."""
+        """Return true if none of ours is there."""
         return all(pair.ours is None for _, pairs in self.rows for pair in pairs)
 
     @property
     def incomplete(self) -> bool:
-        """Whether one of ours is still to be measured."""
+        """Return true if one of ours is still to be measured."""
         return any(pair.ours is None and pair.possible for _, pairs in self.rows for pair in pairs)
 
 

@@ -1,4 +1,4 @@
-"""What this run was: data counts, teacher, settings that a reader needs; the summary's `run`."""
+"""The facts of a run: data counts, teacher, settings that a reader needs; the summary's `run`."""
 
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ def run_facts(settings: Settings, project: Path = Path()) -> dict[str, Any]:
 
     Returns:
         seeds, teacher {kind, source, sha256}, data (the counts of extract.json, flat, without its
-        sources'), sources (sentences kept of each), exit (the rule).
+        sources'), sources (sentences left of each), exit (the rule).
     """
     teacher = settings.teacher.model_dump()
     manifest = project / MANIFEST

@@ -1,4 +1,4 @@
-"""What an exit strategy costs in time, from the latency stage: measured where timed, else interpolated."""
+"""The time of an exit strategy, from the latency stage: measured where timed, else interpolated."""
 
 from collections.abc import Sequence
 from typing import Any
