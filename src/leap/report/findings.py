@@ -195,7 +195,7 @@ def against_smaller(summary: dict[str, Any]) -> str | None:
 
 
 def next_steps(summary: dict[str, Any]) -> list[str]:
-    """List what to try next: serve what passes, a cheaper rule that passes, and what helps against each refusal."""
+    """List what to try next: serve what passes, cheaper rules that pass, what helps against a refusal."""
     steps = []
     name = best(summary)
     if name is not None:
@@ -220,14 +220,14 @@ def next_steps(summary: dict[str, Any]) -> list[str]:
 
 
 def cheapest_rule(variant: Variant) -> Row | None:
-    """Find, of the rules tried, the one of fewest layers that would pass the gate's checks on the same sentences."""
+    """Find the rule of fewest layers that would pass the gate's checks on the same sentences, of those tried."""
     checks = dig(variant, "gate", "checks") or []
     points = [point for point in variant.get("sweep") or [] if checks and not would_fail(point, checks)]
     return min(points, key=lambda point: (point["expected_layers"], -point["similarity"]), default=None)
 
 
 def would_fail(row: Row, checks: list[Row]) -> list[str]:
-    """List the gate's checks that a row of `strategies` or `sweep` would not pass, by its figures without intervals."""
+    """List the checks that a row of `strategies` or `sweep` would not pass, by figures without intervals."""
     quality = row.get("quality")
     values = {
         "exit.rate": row["rate"],
