@@ -1,6 +1,8 @@
 """LEAP: sentence embeddings that may stop early, from training to a gated registry."""
 
 import os
+from importlib import import_module
+from typing import Any
 
 __version__ = "0.1.0"
 
@@ -19,3 +21,23 @@ for name, value in {
 # OpenMP reads this once, when torch is imported: threads that wait for others sleep instead of spinning. Spinning
 # ones take the cores from those that they wait for as soon as anything else runs (docs/training.md has the ratio).
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+
+# Imported when they are asked for (PEP 562): `leap --help` needs no PyTorch, LeapEncoder no sentence-transformers.
+# Type checkers read __init__.pyi.
+_PUBLIC = {
+    "ExitLoss": "leap.train.exit_loss",
+    "LeapEncoder": "leap.exits.leap_encoder",
+    "sentence_transformer": "leap.exits.sentence_transformer",
+}
+
+__all__ = ["ExitLoss", "LeapEncoder", "sentence_transformer"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _PUBLIC:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_PUBLIC[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_PUBLIC])

@@ -450,6 +450,125 @@ def latency(
 
 
 @app.command()
+def encode(
+    model: Annotated[str, typer.Argument(help="A model folder, an installed package or a hub id (owner/name).")],
+    file: Annotated[Path, typer.Argument(help="Texts: txt (one a line), parquet, csv, tsv or jsonl.")],
+    out: Annotated[Path, typer.Argument(help="The file to write, .parquet or .npy; it must not exist.")],
+    column: Annotated[
+        str | None, typer.Option(help="The column of a table.  [default: sentence]", show_default=False)
+    ] = None,
+    input_type: Annotated[str | None, typer.Option(help="query or document: its prompt and its rule.")] = None,
+    strategy: Annotated[str | None, typer.Option(help="As in LeapEncoder.encode; full: no exits.")] = None,
+    threshold: Annotated[float | None, typer.Option(help="theta; the model's own if left out.")] = None,
+    layer: Annotated[int | None, typer.Option(help="Every text leaves here (strategy fixed).")] = None,
+    batch_size: Annotated[int, typer.Option(min=1)] = 32,
+    device: Annotated[str, typer.Option(help="cpu, cuda, cuda:N, or auto.")] = "auto",
+) -> None:
+    """Encode a file of texts to a file of vectors, in its order."""
+    from leap.core.files import must_be_new
+    from leap.exits import LeapEncoder
+    from leap.exits.calibrate.calibrate_folder import read_column
+    from leap.serve.bulk import check_ending, encode_file
+
+    check_ending(out)
+    must_be_new(out)
+    texts = read_column(file, column)
+    options = {"input_type": input_type, "strategy": strategy, "threshold": threshold, "layer": layer}
+    if layer is not None and strategy is None:
+        options["strategy"] = "fixed"
+    given = {name: value for name, value in options.items() if value is not None}
+    try:
+        found = encode_file(LeapEncoder(model, device), texts, out, batch_size, **given)
+    except ValueError as error:
+        raise UserError(str(error)) from None
+    typer.echo(f"{out}: {found['texts']} vectors, {found['expected_layers']:.2f} layers a text", err=True)
+
+
+@app.command()
+def evaluate(
+    model: Annotated[str, typer.Argument(help="A model folder, an installed package or a hub id (owner/name).")],
+    pairs: Annotated[
+        Path | None,
+        typer.Option(help="Scored pairs: csv, tsv, jsonl or parquet with sentence1, sentence2, score."),
+    ] = None,
+    collection: Annotated[Path | None, typer.Option(help="A BEIR folder: corpus, queries, qrels.")] = None,
+    names: Annotated[
+        str, typer.Option("--columns", help="The names of the three columns of the pairs.")
+    ] = "sentence1,sentence2,score",
+    task: Annotated[
+        str, typer.Option(help="similarity (scores of 0 to 5), or duplicates (0 or 1).")
+    ] = "similarity",
+    split: Annotated[str, typer.Option(help="Of the collection's judgements.")] = "test",
+    skip_own_id: Annotated[
+        bool, typer.Option("--skip-own-id", help="Queries are documents too (ArguAna, Quora).")
+    ] = False,
+    out: Annotated[Path | None, typer.Option(help="Where all figures go as JSON.")] = None,
+    device: Annotated[str, typer.Option(help="cpu, cuda, cuda:N, or auto.")] = "auto",
+) -> None:
+    """Measure any model on pairs and a collection of your own, by the pipeline's figures and intervals."""
+    from leap.core.columns import columns
+    from leap.core.files import must_be_new, write_json
+    from leap.evaluate.evaluate_files import evaluate_collection, evaluate_pairs, retrieval_rows, sts_rows
+    from leap.exits import LeapEncoder
+
+    if pairs is None and collection is None:
+        raise UserError("nothing to evaluate on: give --pairs FILE, --collection FOLDER, or both")
+    called = [name.strip() for name in names.split(",")]
+    if len(called) != 3 or task not in ("similarity", "duplicates"):
+        raise UserError("--columns takes three names with commas between them, --task similarity or duplicates")
+    if out is not None:
+        must_be_new(out, mark='"kind": "leap evaluate"')
+    encoder = LeapEncoder(model, device)
+    figures: dict[str, Any] = {"kind": "leap evaluate", "model": model, "exit_rule": vars(encoder.rule)}
+    if pairs is not None:
+        mapped = dict(zip(("sentence1", "sentence2", "score"), called, strict=True))
+        figures["pairs"] = evaluate_pairs(encoder, pairs, mapped, task)
+        typer.echo(columns(sts_rows(figures["pairs"])))
+    if collection is not None:
+        figures["collection"] = evaluate_collection(encoder, collection, split, skip_own_id)
+        typer.echo(columns(retrieval_rows(figures["collection"])))
+    if out is not None:
+        write_json(out, figures)
+
+
+@app.command()
+def serve(
+    model: Annotated[str, typer.Argument(help="A folder, package or hub id, or models:/leap@champion.")],
+    host: Annotated[str, typer.Option(help="0.0.0.0 answers other machines, without TLS or users.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=1, max=65535)] = 8000,
+    name: Annotated[str | None, typer.Option(help="What requests call the model; else its folder's name.")] = None,
+    max_batch: Annotated[int, typer.Option(min=1, help="Texts encoded together.")] = 64,
+    max_queue: Annotated[int, typer.Option(min=1, help="Texts that may wait; beyond them: 503.")] = 4096,
+    threads: Annotated[int | None, typer.Option(min=1, help="CPU threads; else PyTorch's choice.")] = None,
+    device: Annotated[str, typer.Option(help="cpu, cuda, cuda:N, or auto.")] = "auto",
+    params: Params = Path("params.yaml"),
+) -> None:
+    """Serve a model over HTTP as OpenAI's /v1/embeddings, with /metrics and /health (docs/serving.md)."""
+    import tempfile
+
+    import torch
+
+    from leap.exits import LeapEncoder
+    from leap.serve import Monitor
+    from leap.serve.http_server import serve as serve_http
+
+    with tempfile.TemporaryDirectory() as scratch:
+        folder: str | Path = model
+        if model.startswith("models:/"):
+            from leap.core.settings import read_settings
+            from leap.registry.export_source import model_folder
+
+            folder = model_folder(model, read_settings(params), Path(scratch))
+        if threads is not None:
+            torch.set_num_threads(threads)
+        encoder = LeapEncoder(folder, device)
+        encoder.monitor = Monitor.from_environment(encoder)
+        called = name or encoder.folder.name
+        typer.echo(f"serving {called} on http://{host}:{port}/v1/embeddings", err=True)
+        serve_http(encoder, called, host=host, port=port, max_batch=max_batch, max_queue=max_queue)
+
+
+@app.command()
 def cost(
     latency: Annotated[Path, typer.Argument(help="A measured latency.json.")] = Path(
         "evaluations/leap-1/latency.json"
@@ -510,6 +629,7 @@ def install(error: ModuleNotFoundError) -> str:
     if module in ("", "leap"):
         raise error
     extra = {"onnx": "export", "onnxscript": "export", "onnxruntime": "bench", "pyspark": "bulk"}
+    extra |= dict.fromkeys(("fastapi", "uvicorn", "starlette", "prometheus_client"), "serve")
     return f"{module} is missing: pip install 'leap-pipeline[{extra.get(module, 'pipeline')}]'"
 
 

@@ -20,6 +20,7 @@ from leap.exits.output import Precision, check_precision, converted, finished
 from leap.exits.paths import PathName, Paths, check_name
 from leap.exits.policy import ByPredictors, Calibrated, ExitPolicy, Fixed, Patient
 from leap.exits.rules import ExitRule, at_layers, near_final
+from leap.exits.sentence_methods import SentenceMethods
 from leap.exits.similarity_predictors import Predictors
 from leap.models.batches import Batch
 from leap.models.device import dtype_of, resolve_device
@@ -37,13 +38,15 @@ log = logging.getLogger(__name__)
 
 Strategy = Literal["converged", "patience", "predictors", "calibrated", "full", "fixed", "near_final"]
 
+InputType = Literal["query", "document"]
+
 Leave = Callable[[Batch], tuple[Tensor, Tensor]]
 
 # The paper's values (Appendix L), for a folder that says nothing itself.
 PAPER_RULE = ExitRule(threshold=0.95, min_layer=6, patience=1)
 
 
-class LeapEncoder:
+class LeapEncoder(SentenceMethods):
     """A sentence encoder that stops when a sentence's vector has stopped moving.
 
     Example:
@@ -108,6 +111,14 @@ class LeapEncoder:
         self._lock = Lock()
         # Counts what encode does; leap.serve.
         self.monitor: Observer | None = None
+
+    def __repr__(self) -> str:
+        rule = self.rule
+        return (
+            f"LeapEncoder({str(self.folder)!r}, layers={self.depth}, dimensions={self.get_embedding_dimension()}, "
+            f"max_seq_length={self.max_seq_length}, threshold={rule.threshold:g}, min_layer={rule.min_layer}, "
+            f"patience={rule.patience}, device={str(self.device)!r})"
+        )
 
     @property
     def depth(self) -> int:
@@ -211,7 +222,7 @@ class LeapEncoder:
     @torch.inference_mode()
     def encode(
         self,
-        sentences: str | Iterable[str],
+        inputs: str | Iterable[str],
         prompt_name: str | None = None,
         prompt: str | None = None,
         batch_size: int = 32,
@@ -230,6 +241,7 @@ class LeapEncoder:
         strategy: Strategy = "converged",
         layer: int | None = None,
         pabee_patience: int = 2,
+        input_type: InputType | None = None,
         return_exit_layers: bool = False,
     ) -> Any:
         """The sentences' vectors.
@@ -239,7 +251,7 @@ class LeapEncoder:
         modules say so. Several threads may call this at once, unless one of them moves the model (`device`).
 
         Args:
-            sentences: one sentence, or any iterable of them.
+            inputs: one sentence, or any iterable of them.
             prompt_name: the name of one of the model's prompts, put before every sentence.
             prompt: the text of the prompt itself; wins over prompt_name.
             batch_size: rows computed together; a row's vector does not depend on it.
@@ -266,6 +278,8 @@ class LeapEncoder:
                 computes all layers and saves nothing.
             layer: the layer of strategy fixed, counted from 1.
             pabee_patience: p of strategy patience.
+            input_type: query or document takes the prompt of that name where none is given; `encode_query` and
+                `encode_document` set it.
             return_exit_layers: also return each sentence's exit layer, [N] int64.
 
         Returns:
@@ -276,23 +290,30 @@ class LeapEncoder:
             ValueError: an argument does not fit the model.
             UserError: the strategy needs a file that the folder does not have.
         """
-        texts = checked_texts(sentences)
+        texts = checked_texts(inputs)
         check_precision(precision)
         if output_value != "sentence_embedding":
             raise ValueError(f"output_value {output_value!r} is not supported, only 'sentence_embedding'")
         batch_size = _whole_number("batch_size", batch_size)
         dimensions = self._dimensions(truncate_dim)
+        if input_type not in (None, *get_args(InputType)):
+            raise ValueError(f"input_type {input_type!r} is neither query nor document")
+        if prompt is None and prompt_name is None:
+            prompt_name = input_type
         prompt = self.prompts.text(prompt, prompt_name)
         if show_progress_bar is None:
             show_progress_bar = log.getEffectiveLevel() in (logging.INFO, logging.DEBUG)
         if device is not None:
             self.to(device)
-        rule = self._rule(threshold, min_layer, patience)
-        self._check_strategy(strategy, layer)
-        if strategy == "near_final":
-            leave = self._oracle(rule.threshold, 1 if min_layer is None else min_layer)
-        else:
-            leave = self._exits(self._policy(strategy, rule, layer, pabee_patience))
+        leave = self.leave_by(
+            strategy=strategy,
+            threshold=threshold,
+            min_layer=min_layer,
+            patience=patience,
+            layer=layer,
+            pabee_patience=pabee_patience,
+            input_type=input_type,
+        )
         kept_on = self.device if convert_to_tensor or not convert_to_numpy else torch.device("cpu")
         vectors = torch.empty(len(texts), dimensions, device=kept_on)
         exits = torch.empty(len(texts), dtype=torch.int64)
@@ -301,9 +322,30 @@ class LeapEncoder:
             vectors[rows] = finished(pooled, self.normalizes, dimensions, normalize_embeddings).to(kept_on)
         result: Any = converted(vectors, precision, convert_to_numpy, convert_to_tensor)
         layers: Any = exits.numpy()
-        if isinstance(sentences, str):
+        if isinstance(inputs, str):
             result, layers = result[0], int(layers[0])
         return (result, layers) if return_exit_layers else result
+
+    def leave_by(
+        self,
+        *,
+        strategy: Strategy = "converged",
+        threshold: float | None = None,
+        min_layer: int | None = None,
+        patience: int | None = None,
+        layer: int | None = None,
+        pabee_patience: int = 2,
+        input_type: InputType | None = None,
+    ) -> Leave:
+        """Prepare what computes a batch: pooled vectors [B, D], not normalised, and exit layers [B].
+
+        The arguments, and what is raised, are those of `encode`.
+        """
+        rule = self._rule(threshold, min_layer, patience)
+        self._check_strategy(strategy, layer)
+        if strategy == "near_final":
+            return self._oracle(rule.threshold, 1 if min_layer is None else min_layer)
+        return self._exits(self._policy(strategy, rule, layer, pabee_patience))
 
     @torch.inference_mode()
     def pooled_layers(

@@ -49,6 +49,7 @@ def write_model_folder(checkpoint: Path, target: Path, metadata: dict[str, str],
                 outputs=Schema([TensorSpec(np.dtype(np.float32), (-1, width))]),
                 params=ParamSchema(
                     [
+                        ParamSpec("input_type", text, None),
                         ParamSpec("strategy", text, "converged"),
                         ParamSpec("threshold", real, None),
                         ParamSpec("min_layer", whole, None),

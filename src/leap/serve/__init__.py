@@ -6,6 +6,7 @@
 No text and no vector ever reaches a file.
 """
 
+from leap.serve.limits import check_limits, check_texts
 from leap.serve.monitor import Monitor
 
-__all__ = ["Monitor"]
+__all__ = ["Monitor", "check_limits", "check_texts"]

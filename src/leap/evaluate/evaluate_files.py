@@ -1,0 +1,113 @@
+"""`leap evaluate`: any model on scored pairs and a BEIR folder of one's own, by the pipeline's own figures.
+
+leap evaluate models/leap-1 --pairs pairs.csv --collection beir/scifact
+"""
+
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from leap.core.errors import UserError
+from leap.core.settings.evaluation import EvaluationSettings, SweepSettings
+from leap.core.settings.sources import LocalCollection, LocalPairs
+from leap.data.beir import read_collection
+from leap.data.pairs import read_pairs, write_pairs
+from leap.evaluate.retrieval import measure_retrieval
+from leap.evaluate.similarity import measure_sts
+from leap.exits import LeapEncoder
+from leap.extract.collections import write_collection
+
+BATCH = 64
+
+
+def evaluate_pairs(model: LeapEncoder, file: Path, columns: dict[str, str], task: str) -> dict[str, Any]:
+    """Measure a model on a file of scored pairs: what sts/<set>.json holds (docs/formats.md).
+
+    Args:
+        model: the encoder, with its own exit rule.
+        file: csv, tsv, jsonl or parquet.
+        columns: the names of the columns sentence1, sentence2 and score, where they are others.
+        task: similarity (scores of 0 to 5) or duplicates (0 or 1).
+
+    Raises:
+        UserError: the file is not scored pairs.
+    """
+    if not file.is_file():
+        raise UserError(f"{file} is not a file: name scored pairs as csv, tsv, jsonl or parquet")
+    source = LocalPairs.model_validate({"kind": "local", "path": file.name, "task": task, "columns": columns})
+    with tempfile.TemporaryDirectory() as scratch:
+        target = Path(scratch) / "pairs.parquet"
+        write_pairs(file.stem, source, file.absolute().parent, target)
+        return measure_sts(model, read_pairs(target), source.task, settings(), Path(scratch))[0]
+
+
+def evaluate_collection(model: LeapEncoder, folder: Path, split: str, skip_own_id: bool) -> dict[str, Any]:
+    """Measure a model on a BEIR folder: what retrieval/<set>.json holds (docs/formats.md).
+
+    Args:
+        model: the encoder, with its own exit rule.
+        folder: corpus, queries and qrels as jsonl, tsv or parquet.
+        split: of the judgements.
+        skip_own_id: never rank the document whose id is the query's.
+
+    Raises:
+        UserError: the folder is not a collection.
+    """
+    if not folder.is_dir():
+        raise UserError(f"{folder} is not a folder: name one with corpus, queries and qrels, as BEIR has them")
+    place = folder.absolute()
+    source = LocalCollection(kind="local", path=place.name, split=split, skip_own_id=skip_own_id)
+    with tempfile.TemporaryDirectory() as scratch:
+        target = Path(scratch) / "collection"
+        write_collection(place.name, source, place.parent, settings().seed, target)
+        return measure_retrieval(model, read_collection(target), skip_own_id, settings(), Path(scratch))[0]
+
+
+def sts_rows(figures: dict[str, Any]) -> list[tuple[str, ...]]:
+    """Spearman at full depth and with exits, with 95 % intervals, for `leap.core.columns`."""
+    gain = "exits over one depth for all"
+    return [
+        ("pairs", "Spearman", "95 % interval", "layers", "n"),
+        ("full depth", *_cells(figures, "spearman_full", "ci95_full"), "all", str(figures["n"])),
+        (
+            "exits",
+            *_cells(figures, "spearman_exit", "ci95"),
+            f"{figures['expected_layers']:.2f}",
+            str(figures["n"]),
+        ),
+        (gain, *_cells(figures, "spearman_gain", "spearman_gain_ci95"), "", ""),
+    ]
+
+
+def retrieval_rows(figures: dict[str, Any]) -> list[tuple[str, ...]]:
+    """nDCG@10 in all modes with 95 % intervals, for `leap.core.columns`."""
+    names = {
+        "full": "both at full depth",
+        "query_exit": "queries exit, index at full depth",
+        "exit": "both exit",
+    }
+    rows: list[tuple[str, ...]] = [("collection", "nDCG@10", "95 % interval", "recall@100", "queries")]
+    for mode, name in names.items():
+        cells = _cells(figures, f"ndcg_at_10_{mode}", f"ndcg_at_10_{mode}_ci95")
+        rows.append((name, *cells, f"{figures[f'recall_at_100_{mode}']:.4f}", str(figures["n_queries"])))
+    return rows
+
+
+def _cells(figures: dict[str, Any], value: str, interval: str) -> tuple[str, str]:
+    low, high = figures[interval]
+    return f"{figures[value]:.4f}", f"{low:.4f} to {high:.4f}"
+
+
+def settings() -> EvaluationSettings:
+    """The settings of the shipped profiles; nothing is cached, and nothing is swept."""
+    return EvaluationSettings(
+        batch_size=BATCH,
+        device="auto",
+        primary_set="none",
+        nn_k=10,
+        length_bins=[8, 16, 32, 64, 128],
+        sweep=SweepSettings(thresholds=[0.95], min_layers=[1], patience=[1]),
+        cache_gb=0.0,
+        bootstrap=1000,
+        seed=17,
+    )
