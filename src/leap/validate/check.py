@@ -11,6 +11,7 @@ from leap.core.storage import writing
 from leap.core.unfinished import part_of
 from leap.data.cleaning import EvaluationTexts
 from leap.data.evaluation_texts import evaluation_texts
+from leap.models.folder import ModelFolder
 from leap.models.locate import locate
 from leap.validate.expectations import validate, write_table
 
@@ -31,7 +32,7 @@ def check_extracted(settings: Settings, project: Project) -> Results:
     """
     data, rules = settings.data, settings.validation
     texts = evaluation_texts(project.similarity, project.retrieval, settings.similarity, settings.retrieval)
-    tokenizer = locate(settings.teacher).folder / "tokenizer.json"
+    tokenizer = ModelFolder.read(locate(settings.teacher).folder).transformer / "tokenizer.json"
     table = project.data / "sentences.db"
     docs = project.reports / "data_docs"
     # The table is of use to this stage alone: it never takes its place, and goes also after a kill.
