@@ -174,7 +174,7 @@ def test_a_hub_teacher_and_hub_data_are_named(card: str) -> None:
     content["data"]["sources"] = {"snli": {**hub, "repo": "stanfordnlp/snli", "files": ["a"], "columns": ["x"]}}
     content["gate"]["card"] |= {"base_model": None, "data_licenses": {"snli": "cc-by-sa-4.0"}}
     settings = parse_settings(content, "test")
-    text = model_card(settings, *judge_checkpoint(settings, "leap", 1))
+    text = model_card(settings, *judge_checkpoint(SETTINGS, "leap", 1))
     assert front_matter(text)["base_model"] == "org/teacher"
     assert front_matter(text)["datasets"] == ["stanfordnlp/snli"]
     assert "| snli | [stanfordnlp/snli](https://huggingface.co/datasets/stanfordnlp/snli)" in text
