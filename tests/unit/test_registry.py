@@ -451,6 +451,32 @@ def test_the_champion_loads_without_pickle_and_gives_the_encoders_vectors(packag
     assert not any(name.endswith((".pkl", ".pickle", ".bin", ".pt")) for name in files)
 
 
+def test_a_changed_threshold_serves_by_the_new_rule_and_a_rollback_by_the_old_one(packaged: Path) -> None:
+    import mlflow
+    import pandas as pd
+
+    from leap.exits import LeapEncoder
+
+    texts = pd.DataFrame({"sentence": ["be do", "do bo di", "fa"]})
+
+    def exits(uri: str) -> list[int]:
+        served = mlflow.pyfunc.load_model(uri).predict(texts, params={"return_exit_layers": True})
+        return [int(layer) for layer in served["exit_layer"]]
+
+    expected = {}
+    for threshold in (1.0, -1.0):
+        rule = {"exit": {"threshold": threshold, "min_layer": 2, "patience": 1}}
+        (model("leap") / "leap.json").write_text(json.dumps(rule))
+        place("leap", 0.78)
+        encoder = LeapEncoder(model("leap"))
+        expected[threshold] = encoder.encode(list(texts["sentence"]), return_exit_layers=True)[1].tolist()
+        assert exits("models:/leap@champion") == expected[threshold]
+    assert expected == {1.0: [3, 3, 3], -1.0: [2, 2, 2]}
+    assert exits("models:/leap/1") == expected[1.0]
+    rollback(Tracking.open(SETTINGS))
+    assert exits("models:/leap@champion") == expected[1.0]
+
+
 def test_the_registered_model_needs_no_project_beside_it(packaged: Path) -> None:
     place("leap", 0.78)
     (folder,) = Path("mlruns/artifacts/models").glob("*/artifacts")

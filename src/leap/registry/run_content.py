@@ -50,12 +50,16 @@ def _numbers(content: dict[str, Any], prefix: str = "") -> Iterator[Number]:
 def _listed(name: str, values: list[Any]) -> Iterator[Number]:
     if "ci95" in name:
         yield from _numbers(dict(zip((f"{name}_low", f"{name}_high"), values, strict=True)))
-    elif name.endswith("by_layer"):
-        yield from ((name, float(v), layer) for layer, v in enumerate(values, 1) if v is not None)
-    elif name.endswith("layers"):
+    elif values and all(isinstance(row, dict) and "layer" in row for row in values):
         for row in values:
-            rest = {key: value for key, value in row.items() if key != "layer"}
-            yield from ((key, value, int(row["layer"])) for key, value, _ in _numbers(rest, f"{name}/"))
+            kind = f"{name}/batch_{row['batch']}/" if "batch" in row else f"{name}/"
+            rest = {
+                key: value for key, value in row.items() if key not in ("layer", "batch", "length", *CONDITIONS)
+            }
+            yield from ((key, value, int(row["layer"])) for key, value, _ in _numbers(rest, kind))
+    elif name.endswith("by_layer"):
+        numbers = ((layer, value) for layer, value in enumerate(values, 1) if isinstance(value, int | float))
+        yield from ((name, float(value), layer) for layer, value in numbers)
     elif name.endswith("rows"):
         for row in values:
             kind = "/".join(str(row[key]) for key in ("device", "path", "length") if key in row)
