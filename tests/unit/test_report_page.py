@@ -200,7 +200,7 @@ def test_rows_of_another_length_never_overwrite_those_of_sentences(
     longer = [{**row, "length": 128, "ms_p50": 99.0, "speed_up": 1.56} for row in leap["latency"]]
     leap["latency"] = [*longer, *leap["latency"], *longer]
     assert 99.0 not in {row["ms_p50"] for row in latency_rows(summary)}
-    assert wall_clock(leap["latency"], leap["strategies"][0]) == "3.20 ms"
+    assert wall_clock(leap, leap["strategies"][0]) == "3.20 ms"
     rows = [row for row in cells_of(page(summary, drawn), "leap") if row[3:4] == ["exit"]]
     assert [(row[1], row[7].split()[0]) for row in rows if row[2] == "1"] == [
         ("128 tokens", "1.56"),
@@ -210,8 +210,14 @@ def test_rows_of_another_length_never_overwrite_those_of_sentences(
 
 
 def test_the_frontier_is_quality_against_measured_time(summary: dict[str, Any]) -> None:
-    points = [(row["layer"], row["x"], row["y"]) for row in frontier_rows(summary) if row["variant"] == "leap"]
-    assert points == [(1, 1.0, 0.5), (2, 2.0, 0.7), (3, 3.0, 0.785), (4, 4.0, 0.80)]
+    points = frontier_rows(summary, "both_exit", "ms_p50", "spearman")
+    assert [(row["x"], row["y"]) for row in points if row["variant"] == "leap"] == [
+        *((4.0, 0.80), (1.0, 0.5), (2.0, 0.7), (3.0, 0.785)),
+    ]
+    queries = frontier_rows(summary, "query_exit", "layers", "ndcg_at_10")
+    assert [(row["x"], row["y"]) for row in queries if row["variant"] == "leap"] == [
+        *((4, 0.50), (1, 0.45), (2, 0.48), (3, 0.495)),
+    ]
 
 
 def test_a_variant_keeps_its_colour_whichever_others_there_are() -> None:
@@ -261,17 +267,20 @@ def test_the_calibrated_mode_says_which_checks_of_the_gate_it_would_fail(
 
 
 def test_the_time_of_a_strategy_is_measured_or_estimated_and_says_so() -> None:
-    timed = [("full", 8.0, 12.0), ("exit", 5.0, 6.0), ("layer_6", 4.0, 6.0), ("layer_10", 8.0, 10.0)]
-    rows = [{"path": path, "batch": 1, "ms_p50": ms, "expected_layers": layers} for path, ms, layers in timed]
-    rows.append({"path": "exit", "batch": 8, "ms_p50": 99.0, "expected_layers": 6.0})
+    rows = [{"path": path, "batch": 1, "ms_p50": ms} for path, ms in (("full", 8.0), ("exit", 5.0))]
+    rows.append({"path": "exit", "batch": 8, "ms_p50": 99.0})
+    layers = [{"layer": layer, "batch": 1, "ms_p50": ms} for layer, ms in ((6, 4.0), (10, 8.0))]
+    timed = {"latency": rows, "latency_by_layer": layers}
 
     def strategy(name: str, deployable: bool = True) -> dict[str, Any]:
         return {"strategy": name, "deployable": deployable, "expected_layers": 8.0}
 
-    assert wall_clock(rows, strategy("converged")) == "5.00 ms"
-    assert wall_clock(rows, strategy("patience_2")) == "about 6.00 ms"
-    assert wall_clock(rows, strategy("near_final", deployable=False)) == "-"
-    assert wall_clock(None, strategy("converged")) == wall_clock(rows[:1], strategy("predictors")) == "-"
+    assert wall_clock(timed, strategy("converged")) == "5.00 ms"
+    assert wall_clock(timed, strategy("patience_2")) == "about 6.00 ms"
+    assert wall_clock(timed, strategy("near_final", deployable=False)) == "-"
+    nothing = {"latency": None, "latency_by_layer": None}
+    assert wall_clock(nothing, strategy("converged")) == "-"
+    assert wall_clock({**timed, "latency_by_layer": None}, strategy("patience_2")) == "-"
 
 
 def test_several_seeds_show_their_spread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

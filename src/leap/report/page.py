@@ -65,13 +65,13 @@ def pictures(summary: dict[str, Any], evaluations: Path, studies: Studies) -> Pi
         ),
         "frontier": (
             "Quality against measured time: every sentence at layer 1, 2, ... to the last",
-            plot_data.frontier_rows(summary),
+            plot_data.frontier_rows(summary, "both_exit", "ms_p50", "spearman"),
             curves("x", "y", ("ms a sentence, median", "Spearman")),
         ),
         "queries": (
             "Queries that leave at a layer, documents at full depth: mean nDCG@10 over the collections",
-            plot_data.query_rows(summary),
-            curves("layer", "ndcg", ("layer of the query", "nDCG@10")),
+            plot_data.frontier_rows(summary, "query_exit", "layers", "ndcg_at_10"),
+            curves("x", "y", ("layer of the query", "nDCG@10")),
         ),
         "losses": (
             "Training loss",

@@ -2,7 +2,6 @@
 
 import json
 from pathlib import Path
-from statistics import fmean
 from typing import Any
 
 from leap.report.study_results import Studies, first_seed
@@ -95,47 +94,22 @@ def fixed_depth_rows(studies: Studies) -> Rows:
     return rows
 
 
-def query_rows(summary: dict[str, Any]) -> Rows:
-    """Mean nDCG@10 over the collections of queries cut at a layer, in the index built at full depth."""
-    rows: Rows = []
-    for name, variant in summary["variants"].items():
-        sets = [(found or {}).get("by_query_layer") for found in variant["retrieval"].values()]
-        if sets and None not in sets:
-            rows += [
-                {"variant": name, "layer": at[0]["layer"], "ndcg": fmean(row["own_index"] for row in at)}
-                for at in zip(*sets, strict=True)
-            ]
-    return rows
-
-
 def latency_rows(summary: dict[str, Any]) -> Rows:
-    """Whole sentences at the smallest batch, a row a variant and path; `floor_ms` reads the weights once.
-
-    Without the times of single layers, which `frontier_rows` has.
-    """
+    """Whole sentences at the smallest batch, a row a variant and path; `floor_ms` reads the weights once."""
     rows: Rows = []
     for name, variant in summary["variants"].items():
         floor = dig(variant, "floor", "ms")
-        rows += [
-            {"variant": name, **row, "floor_ms": floor}
-            for row in sentence_rows(variant["latency"])
-            if not row["path"].startswith("layer_")
-        ]
+        rows += [{"variant": name, **row, "floor_ms": floor} for row in sentence_rows(variant["latency"])]
     return rows
 
 
-def frontier_rows(summary: dict[str, Any]) -> Rows:
-    """Spearman against the measured milliseconds of a sentence that leaves at a layer, a row a layer."""
-    rows: Rows = []
-    for name, variant in summary["variants"].items():
-        quality = dig(variant, "sts", "spearman_by_layer") or []
-        timed = {row["path"]: row["ms_p50"] / row["batch"] for row in sentence_rows(variant["latency"])}
-        rows += [
-            {"variant": name, "layer": layer, "x": timed[path], "y": spearman}
-            for layer, spearman in enumerate(quality, 1)
-            if (path := f"layer_{layer}") in timed
-        ]
-    return rows
+def frontier_rows(summary: dict[str, Any], way: str, x: str, y: str) -> Rows:
+    """Points of the frontier (`leap.evidence.frontier`): every layer by one way to leave, and full depth."""
+    return [
+        {"variant": row["variant"], "x": row[x], "y": row[y]}
+        for row in summary["frontier"]
+        if row["way"] in (way, "full") and None not in (row[x], row[y])
+    ]
 
 
 def loss_rows(summary: dict[str, Any], evaluations: Path) -> Rows:

@@ -228,7 +228,7 @@ def _strategies(variants: dict[str, Row]) -> Section:
         return f"fails: {'; '.join(fails)}" if fails else "passes" if checks else "-"
 
     rows = [
-        {**row, "time": wall_clock(variants[row["variant"]]["latency"], row), "judged": judged(row)}
+        {**row, "time": wall_clock(variants[row["variant"]], row), "judged": judged(row)}
         for row in _rows(variants, "strategies")
     ]
     best = [

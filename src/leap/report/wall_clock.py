@@ -16,24 +16,22 @@ def sentence_rows(rows: Sequence[dict[str, Any]] | None) -> list[dict[str, Any]]
     return [row for row in whole if row["batch"] == smallest]
 
 
-def wall_clock(rows: Sequence[dict[str, Any]] | None, strategy: dict[str, Any]) -> str:
+def wall_clock(variant: dict[str, Any], strategy: dict[str, Any]) -> str:
     """Say the median time of a sentence at the smallest batch size.
 
     Args:
-        rows: of latency.json; null or empty where it was not measured.
+        variant: of reports/summary.json, with `latency` and `latency_by_layer`.
         strategy: a row of `strategies` in diagnose.json.
 
     Returns:
         "4.2 ms" where the strategy itself was timed; "about 4.2 ms" between the times of single layers; else "-".
     """
-    timed = {row["path"]: row for row in sentence_rows(rows)}
+    timed = {row["path"]: row for row in sentence_rows(variant["latency"])}
     own = timed.get(PATHS.get(strategy["strategy"], strategy["strategy"]))
-    layers = [row for path, row in timed.items() if path.startswith("layer_")]
+    layers = variant.get("latency_by_layer")
     if not strategy["deployable"] or not (own or layers):
         return "-"
     if own is not None:
         return f"{own['ms_p50'] / own['batch']:.2f} ms"
-    depths, times = zip(
-        *sorted((row["expected_layers"], row["ms_p50"] / row["batch"]) for row in layers), strict=True
-    )
+    depths, times = zip(*((row["layer"], row["ms_p50"] / row["batch"]) for row in layers or []), strict=True)
     return f"about {np.interp(strategy['expected_layers'], depths, times):.2f} ms"
