@@ -124,7 +124,7 @@ def test_a_tokenizer_of_another_size(tmp_path: Path, change: str, caplog: pytest
     weights.config = type(weights.config)(**{**vars(weights.config), "vocabulary": 400})
     weights.save(folder)
     LeapEncoder(folder, "cpu")
-    assert "token ids up to 64, the model beside it knows 400 tokens" in caplog.text
+    assert "token ids up to 64, the model next to it knows 400 tokens" in caplog.text
 
 
 def test_config_of_another_depth(tmp_path: Path) -> None:

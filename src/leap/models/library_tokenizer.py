@@ -37,7 +37,7 @@ class LibraryTokenizer:
         Raises:
             UserError: sentence-transformers cannot read the folder.
         """
-        from leap.models.reference import open_reference
+        from leap.models.open_reference import open_reference
 
         transformer = open_reference(folder)[0]
         transformer.auto_model.to("meta")  # the weights are not needed

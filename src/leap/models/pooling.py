@@ -41,7 +41,7 @@ def normalizes(folder: Path) -> bool:
     """Whether the folder's modules end by scaling vectors to length 1.
 
     Raises:
-        UserError: it has a module beside Transformer, Pooling and Normalize.
+        UserError: it has a module other than Transformer, Pooling and Normalize.
     """
     kinds = [module.kind for module in ModelFolder.read(folder).modules]
     for kind in kinds:

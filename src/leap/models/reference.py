@@ -11,8 +11,7 @@ the last one: p_l is what the model would give if it ended after layer l, and p_
 
 import logging
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,20 +22,17 @@ from torch.nn import functional as F
 
 from leap.core.errors import UserError
 from leap.models.batches import Batch, pack
-from leap.models.folder import ModelFolder, check_types, read_json_file
+from leap.models.nested_tensors import Way, first_tensor, replaced, tensors_in
+from leap.models.open_reference import first_line, missing_weights, open_reference
 from leap.models.walk import Visit
-from leap.models.weights import check_finite, tensor_types
 
 log = logging.getLogger(__name__)
 
-OWN = "sentence_transformers."
 # Made rows on which a model's layers are found: of different lengths, so that there is padding.
 PROBE_LENGTHS = (3, 5, 9)
 LEAST_COSINE = 0.9999
 # A row's length where neither the tokenizer nor the model has a limit.
 UNLIMITED = 2**20
-
-Path_ = tuple[str | int, ...]
 
 
 @dataclass(frozen=True)
@@ -117,7 +113,7 @@ class ReferenceEncoder(nn.Module):
         self.config = ReferenceConfig(0, 0, vocabulary, pad or 0, longest)
         # Each layer's module; where layers share their weights, one module several times.
         self.layers, self._norm = self._found_layers()
-        self._batched: list[set[Path_]] = [set() for _ in self.layers]
+        self._batched: list[set[Way]] = [set() for _ in self.layers]
         for module in dict.fromkeys(self.layers):
             module.register_forward_pre_hook(self._before, with_kwargs=True)
             module.register_forward_hook(self._behind)
@@ -187,21 +183,21 @@ class ReferenceEncoder(nn.Module):
         if walk is None:
             return None
         if walk.entered == 0:
-            states = _first_tensor(args, kwargs)
+            states = first_tensor(args, kwargs)
             self._show(walk, 0, states)
         number = walk.entered
         walk.entered += 1
         if not walk.kept:
             return None
         batched = self._batched[number]
-        narrowed = {path: walk.narrowed(tensor) for path, tensor in _tensors((args, kwargs)) if path in batched}
-        return _replaced((args, kwargs), narrowed)
+        narrowed = {path: walk.narrowed(tensor) for path, tensor in tensors_in((args, kwargs)) if path in batched}
+        return replaced((args, kwargs), narrowed)
 
     def _behind(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
         """Show what a layer gives."""
         walk: _Pass | None = getattr(self._here, "walk", None)
         if walk is not None and walk.entered < len(self.layers):
-            self._show(walk, walk.entered, _first_tensor((output,), {}))
+            self._show(walk, walk.entered, first_tensor((output,), {}))
 
     def _show(self, walk: _Pass, number: int, states: Tensor) -> None:
         stays = walk.visit(number, lambda: self._pool(self._ended(states), walk))
@@ -253,7 +249,7 @@ class ReferenceEncoder(nn.Module):
         calls: list[tuple[str, nn.Module, Tensor]] = []
 
         def note(module: nn.Module, args: Any, output: Any) -> None:
-            tensor = next((tensor for _, tensor in _tensors(output)), None)
+            tensor = next((tensor for _, tensor in tensors_in(output)), None)
             if tensor is not None and tensor.is_floating_point():
                 calls.append((names[module], module, tensor))
 
@@ -265,7 +261,7 @@ class ReferenceEncoder(nn.Module):
             output = model(**given, output_hidden_states=True, return_dict=True)
             hidden, last = list(output.hidden_states or ()), output.last_hidden_state
         except Exception as error:  # noqa: BLE001 - whatever an architecture of its own raises
-            raise self._unwalkable(f"transformers cannot run it layer by layer ({_line(error)})") from None
+            raise self._unwalkable(f"transformers cannot run it layer by layer ({first_line(error)})") from None
         finally:
             for hook in hooks:
                 hook.remove()
@@ -338,13 +334,13 @@ class ReferenceEncoder(nn.Module):
     @torch.inference_mode()
     def _find_shape(self) -> None:
         """Which of a layer's inputs have a row for each row of the batch, and the vectors' width."""
-        sizes: list[list[dict[Path_, int]]] = []
+        sizes: list[list[dict[Way, int]]] = []
         for lengths in (PROBE_LENGTHS, (*PROBE_LENGTHS, PROBE_LENGTHS[-1])):
-            seen: list[dict[Path_, int]] = []
+            seen: list[dict[Way, int]] = []
             hooks = [
                 module.register_forward_pre_hook(
                     lambda module, args, kwargs, seen=seen: seen.append(
-                        {path: len(tensor) for path, tensor in _tensors((args, kwargs)) if tensor.ndim}
+                        {path: len(tensor) for path, tensor in tensors_in((args, kwargs)) if tensor.ndim}
                     ),
                     with_kwargs=True,
                 )
@@ -375,7 +371,7 @@ class ReferenceEncoder(nn.Module):
         except UserError:
             raise
         except Exception as error:  # noqa: BLE001 - whatever a module of another form raises
-            raise self._unwalkable(f"its modules cannot pool one layer at a time ({_line(error)})") from None
+            raise self._unwalkable(f"its modules cannot pool one layer at a time ({first_line(error)})") from None
         return pooled
 
     @torch.inference_mode()
@@ -405,13 +401,13 @@ class ReferenceEncoder(nn.Module):
         try:
             self.walk(batch, visit)
         except Exception as error:  # noqa: BLE001 - a layer whose inputs do not fit each other any more
-            raise self._unwalkable(f"its rows cannot leave one by one ({_line(error)})") from None
+            raise self._unwalkable(f"its rows cannot leave one by one ({first_line(error)})") from None
         if not _agree(torch.stack(rest), pooled[middle + 1 :, 1:]):
             raise self._unwalkable("a row's vectors depend on the rows next to it")
 
     def _check_finite(self, states: Tensor) -> None:
         if not states.isfinite().all():
-            reason = _missing(self.transformer.auto_model) or "its weights give"
+            reason = missing_weights(self.transformer.auto_model) or "its weights give"
             raise UserError(
                 f"{self.folder}: {reason} vectors that are not finite: the model is damaged or incomplete; fetch "
                 "or train it again"
@@ -429,38 +425,6 @@ def start_of(found: Sequence[tuple[int, str, nn.Module]], depth: int) -> int:
     return found[depth - 2][0] + 1 if depth > 1 else 0
 
 
-def open_reference(folder: Path) -> Any:
-    """The folder by sentence-transformers; what is missing of its weights is set to NaN, so that a use shows."""
-    _check_safe(folder)
-    with _quiet():
-        from sentence_transformers import SentenceTransformer
-
-        try:
-            model = SentenceTransformer(
-                str(folder),
-                device="cpu",
-                local_files_only=True,
-                trust_remote_code=False,
-                model_kwargs={"use_safetensors": True, "dtype": torch.float32},
-            )
-        except Exception as error:  # noqa: BLE001 - the libraries raise whatever a damaged file makes them
-            raise UserError(f"{folder} cannot be read by sentence-transformers: {_line(error)}") from None
-    auto = getattr(model[0], "auto_model", None)
-    if auto is None:
-        raise UserError(
-            f"{folder}: the first module is {type(model[0]).__name__}, no transformer whose layers could be left: "
-            "choose another model, or use it by sentence-transformers"
-        )
-    with torch.no_grad():
-        for _, parameter in _missing_parameters(auto):
-            parameter.fill_(torch.nan)
-    missing = {id(parameter) for _, parameter in _missing_parameters(auto)}
-    for name, parameter in model.named_parameters():
-        if id(parameter) not in missing:
-            check_finite(folder, name, parameter.detach())
-    return model
-
-
 def _positions(model: nn.Module) -> int:
     """The rows that tables of absolute positions leave for tokens: some begin after the place of padding."""
     tables = [
@@ -471,74 +435,6 @@ def _positions(model: nn.Module) -> int:
     return min(tables, default=UNLIMITED)
 
 
-def _missing_parameters(model: nn.Module) -> list[tuple[str, nn.Parameter]]:
-    """The parameters that transformers made itself, since the weights lack them."""
-    named = list(model.named_parameters())
-    made = [item for item in named if not getattr(item[1], "_is_hf_initialized", False)]
-    return made if len(made) < len(named) else []
-
-
-def _missing(model: nn.Module) -> str:
-    names = [name for name, _ in _missing_parameters(model)]
-    return (
-        f"the weights lack {', '.join(names[:3])}{' and others' if len(names) > 3 else ''}, and so"
-        if names
-        else ""
-    )
-
-
-def _check_safe(folder: Path) -> None:
-    """Refuse code of a model's own, pickles, and numbers that are not the weights themselves.
-
-    Raises:
-        UserError: the folder has one.
-    """
-    layout = ModelFolder.read(folder)
-    path = folder / "modules.json"
-    for module in read_json_file(path) if path.is_file() else ():
-        if not str(module["type"]).startswith(OWN):
-            raise UserError(
-                f"{path}: module {module['type']} is code of the model's own, which is never run: choose a model "
-                "of sentence-transformers' own modules"
-            )
-        inside = folder / str(module.get("path", ""))
-        if (inside / "pytorch_model.bin").is_file() and not any(inside.glob("*.safetensors")):
-            raise UserError(
-                f"{inside} has a pickle (pytorch_model.bin) and no safetensors: save the model again with "
-                "sentence-transformers: SentenceTransformer(OLD).save('NEW FOLDER')"
-            )
-    config = read_json_file(layout.transformer / "config.json")
-    if isinstance(config, dict) and config.get("auto_map") and not _is_known(str(config.get("model_type"))):
-        raise UserError(
-            f"{layout.transformer}/config.json: model_type {config.get('model_type')!r} is code of the model's "
-            "own (auto_map), which is never run (trust_remote_code): choose an architecture that transformers has"
-        )
-    for file in layout.weights:
-        check_types(file, tensor_types(file))
-
-
-def _is_known(model_type: str) -> bool:
-    from transformers import CONFIG_MAPPING
-
-    return model_type in CONFIG_MAPPING
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Loading without bars and without a report of weights that are not needed."""
-    from transformers.utils import logging as theirs
-
-    level, bars = theirs.get_verbosity(), theirs.is_progress_bar_enabled()
-    theirs.set_verbosity_error()  # type: ignore[no-untyped-call]
-    theirs.disable_progress_bar()  # type: ignore[no-untyped-call]
-    try:
-        yield
-    finally:
-        theirs.set_verbosity(level)
-        if bars:
-            theirs.enable_progress_bar()  # type: ignore[no-untyped-call]
-
-
 def _made_batch(vocabulary: int, lengths: Sequence[int]) -> Batch:
     """Rows of made tokens, special ones left out where there are others."""
     first = min(10, vocabulary // 2)
@@ -547,38 +443,6 @@ def _made_batch(vocabulary: int, lengths: Sequence[int]) -> Batch:
         for row, length in enumerate(lengths)
     ]
     return pack(rows)
-
-
-def _tensors(value: Any, path: Path_ = ()) -> Iterator[tuple[Path_, Tensor]]:
-    """The tensors of nested tuples, lists and mappings, each with the way to it."""
-    if isinstance(value, Tensor):
-        yield path, value
-    elif isinstance(value, tuple | list):
-        for place, item in enumerate(value):
-            yield from _tensors(item, (*path, place))
-    elif isinstance(value, dict):
-        for key, item in value.items():
-            yield from _tensors(item, (*path, key))
-
-
-def _replaced(value: Any, tensors: dict[Path_, Tensor], path: Path_ = ()) -> Any:
-    """The same nested value with some tensors exchanged."""
-    if isinstance(value, Tensor):
-        return tensors.get(path, value)
-    if isinstance(value, tuple | list):
-        items = [_replaced(item, tensors, (*path, place)) for place, item in enumerate(value)]
-        return tuple(items) if isinstance(value, tuple) else items
-    if type(value) is dict:
-        return {key: _replaced(item, tensors, (*path, key)) for key, item in value.items()}
-    return value
-
-
-def _first_tensor(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
-    """A layer's hidden states: its first argument, or what it gives first."""
-    if "hidden_states" in kwargs:
-        states: Tensor = kwargs["hidden_states"]
-        return states
-    return next(tensor for _, tensor in _tensors((args, kwargs)))
 
 
 def _called(module: nn.Module, states: Tensor) -> Tensor:
@@ -602,8 +466,3 @@ def _are_alike(names: Sequence[str]) -> bool:
 def _agree(found: Tensor, wanted: Tensor) -> bool:
     cosines = F.cosine_similarity(found.double(), wanted.double(), dim=-1)
     return bool((cosines >= LEAST_COSINE).all())
-
-
-def _line(error: Exception) -> str:
-    """The first line of what a library says."""
-    return f"{type(error).__name__}: {(str(error).strip().splitlines() or ['no reason given'])[0]}"

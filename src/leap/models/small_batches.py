@@ -1,6 +1,6 @@
 """Linear layers that compute few tokens from packed weights, on a CPU in float32.
 
-For a dozen rows PyTorch's product arranges the whole weight matrix anew in every call, which costs as much as
+For a dozen rows PyTorch's product arranges the whole weight matrix again in every call, which costs as much as
 the product: with 12 layers of 384 a sentence of 14 tokens takes 1.3 times as long as from weights packed once
 (docs/log). With more rows the usual product is as fast, and with small weights faster.
 """
@@ -14,7 +14,7 @@ LEAST_SIZE = 2**17
 
 
 class SmallBatchLinear(nn.Linear):
-    """A linear layer with the weights of another, and beside them a packed copy, made when first needed."""
+    """A linear layer with the weights of another, and a packed copy of them, made when first needed."""
 
     def __init__(self, linear: nn.Linear) -> None:
         """Takes over the weights, which stay where they are."""
@@ -28,7 +28,7 @@ class SmallBatchLinear(nn.Linear):
         weight = self.weight
         if len(states) > MOST_ROWS or torch.is_grad_enabled() or states.dtype != torch.float32 or states.is_cuda:
             return super().forward(states)
-        # Weights that were changed since, or moved, are packed anew.
+        # Weights that were changed since, or moved, are packed again.
         now = weight.data_ptr(), weight._version
         if self._packed_of != now:
             self._packed = torch.ops.mkldnn._reorder_linear_weight(weight.detach(), MOST_ROWS)

@@ -145,12 +145,12 @@ def _check_vocabulary(tokenizer: Tokenizer, path: Path, rows: int) -> None:
     last = max(tokenizer.get_vocab().values(), default=-1)
     if last >= rows:
         raise UserError(
-            f"{path} has token ids up to {last}, the model beside it knows {rows} tokens: it is another "
+            f"{path} has token ids up to {last}, the model next to it knows {rows} tokens: it is another "
             "model's tokenizer; fetch the right one"
         )
     if rows - last > ROUNDED_UP:
         log.warning(
-            "%s has token ids up to %d, the model beside it knows %d tokens: is it this model's tokenizer?",
+            "%s has token ids up to %d, the model next to it knows %d tokens: is it this model's tokenizer?",
             *(path, last, rows),
         )
 

@@ -14,7 +14,7 @@ from leap.models.tokenizer import folder_max_length, lowers_case
 from leap.registry.card import front_matter, with_front_matter
 
 CARD = "README.md"
-# What a sentence-transformers folder has beside config.json and the weights. What speaks of exits (leap.json
+# What a sentence-transformers folder has next to config.json and the weights. What speaks of exits (leap.json
 # and the files bound to these weights) means nothing in a model of another depth.
 BESIDE = (
     *("tokenizer*", "special_tokens_map.json", "added_tokens.json", "vocab*", "merges.txt", "*.model"),
@@ -29,10 +29,10 @@ def export_whole(source: Path, target: Path, card: str | None) -> None:
         UserError: the target exists.
     """
     must_be_new(target)
-    with whole_folder(target) as beside:
-        shutil.copytree(source, beside, dirs_exist_ok=True)
+    with whole_folder(target) as temporary:
+        shutil.copytree(source, temporary, dirs_exist_ok=True)
         if card is not None:
-            (beside / CARD).write_text(card, encoding="utf-8")
+            (temporary / CARD).write_text(card, encoding="utf-8")
 
 
 def export_truncated(source: Path, layers: int, target: Path, card: str | None) -> None:
@@ -51,9 +51,9 @@ def export_truncated(source: Path, layers: int, target: Path, card: str | None) 
         UserError: the target exists, or the model has fewer layers.
     """
     must_be_new(target)
-    with whole_folder(target) as beside:
-        write_truncated(source, layers, beside)
-        (beside / CARD).write_text(derived_card(source, layers, card, "cut model"), encoding="utf-8")
+    with whole_folder(target) as temporary:
+        write_truncated(source, layers, temporary)
+        (temporary / CARD).write_text(derived_card(source, layers, card, "cut model"), encoding="utf-8")
 
 
 def write_truncated(source: Path, layers: int, target: Path) -> None:

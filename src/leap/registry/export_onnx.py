@@ -13,7 +13,7 @@ MODEL = "model.onnx"
 
 
 def export_onnx(source: Path, layers: int, target: Path, card: str | None) -> None:
-    """Writes `model.onnx` beside its tokenizer.
+    """Write `model.onnx` next to its tokenizer.
 
     Inputs `input_ids` and `attention_mask`, both [batch, tokens] int64 with any batch and length; output
     `sentence_embedding`, [batch, width] float32, pooled and normalised as the folder's modules say: the
@@ -33,12 +33,12 @@ def export_onnx(source: Path, layers: int, target: Path, card: str | None) -> No
         import onnxscript  # noqa: F401  (the exporter needs it, and says so late and at length)
     except ImportError:
         raise UserError("onnx and onnxscript are missing: pip install 'leap-pipeline[export]'") from None
-    with tempfile.TemporaryDirectory() as scratch, whole_folder(target) as beside:
+    with tempfile.TemporaryDirectory() as scratch, whole_folder(target) as temporary:
         cut = Path(scratch)
         write_truncated(source, layers, cut)
-        convert(cut, beside / MODEL)
+        convert(cut, temporary / MODEL)
         for pattern in (*BESIDE, "config.json"):
             for found in cut.glob(pattern):
                 if found.is_file() and found.name != "modules.json":
-                    shutil.copyfile(found, beside / found.name)
-        (beside / CARD).write_text(derived_card(source, layers, card, "model in ONNX"), encoding="utf-8")
+                    shutil.copyfile(found, temporary / found.name)
+        (temporary / CARD).write_text(derived_card(source, layers, card, "model in ONNX"), encoding="utf-8")
