@@ -1,5 +1,8 @@
-"""Results that must not depend on how many cores are free."""
+"""Results that must not depend on how many cores are free, and threads that do not spin."""
 
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,6 +21,18 @@ def threads_as_before() -> Iterator[None]:
     before = torch.get_num_threads()
     yield
     torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize(("given", "seen"), [(None, "passive"), ("active", "active")])
+def test_waiting_threads_sleep_unless_the_user_says_otherwise(given: str | None, seen: str) -> None:
+    environment = {name: value for name, value in os.environ.items() if name != "OMP_WAIT_POLICY"}
+    environment |= {"OMP_WAIT_POLICY": given} if given else {}
+    # Said in time: OpenMP reads it when torch is imported, and `import leap` does not do that yet.
+    program = "import leap, os, sys; print(os.environ['OMP_WAIT_POLICY'], 'torch' in sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.split() == [seen, "False"]
 
 
 def test_the_threads_come_back() -> None:
