@@ -17,6 +17,7 @@ import torch
 from damage import survives
 from made_evidence import made_settings, write_evidence
 from tiny_models import WORDS, tiny_tokenizer, write_folder
+from tokenizers import Tokenizer
 
 from leap.core.checksums import FILE as SUMS
 from leap.core.errors import UserError
@@ -299,12 +300,12 @@ def test_what_extract_wrote(tmp_path: Path) -> None:
     path = tmp_path / "sentences.parquet"
     assert survives(path, lambda: read_sentences(path), times=60) > 0
     assert survives(path, lambda: list(SentenceFile(path)), times=60) > 0
-    tokenizer = write_folder(tmp_path / "model") / "tokenizer.json"
+    tokenizer = Tokenizer.from_file(str(write_folder(tmp_path / "model") / "tokenizer.json"))
 
     def table() -> list[tuple[str, str]]:
         target = tmp_path / "table.db"
         target.unlink(missing_ok=True)
-        write_table(path, target, set(), tokenizer, 32)
+        write_table(path, target, EvaluationTexts(), tokenizer, 32)
         with closing(sqlite3.connect(target)) as database:
             return database.execute("select sentence, source from sentences").fetchall()
 

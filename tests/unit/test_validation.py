@@ -1,6 +1,8 @@
 """Great Expectations on the sentences: each rule fails on what it is for, and only that rule."""
 
 import logging
+import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +12,18 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 
 from leap.core.errors import UserError
 from leap.data.cleaning import EvaluationTexts
-from leap.validate.expectations import validate, write_table
+from leap.validate.expectations import (
+    JUDGEMENT,
+    PAIR,
+    TABLE,
+    Suite,
+    add_table,
+    collection_rules,
+    pair_rules,
+    sentence_rules,
+    validate,
+    write_table,
+)
 
 GOOD = [f"The sentence {word} is one of the good ones." for word in "abcdefghijklmnopqrst"]
 LENGTH = "expect_column_value_lengths_to_be_between"
@@ -31,22 +44,17 @@ def frame(sentences: list[str], source: str = "web") -> pd.DataFrame:
     return pd.DataFrame({"sentence": sentences, "source": [source] * len(sentences)}, dtype="str")
 
 
-def run(data: pd.DataFrame, tokenizer: Path, docs: Path, max_truncated: float = 0.0) -> list[dict[str, Any]]:
+def run(
+    data: pd.DataFrame, tokenizer: Path, docs: Path, max_truncated: float = 0.0, own: Sequence[Any] = ()
+) -> list[dict[str, Any]]:
     evaluation = EvaluationTexts(["A text that is evaluated is not trained on."])
     folder = docs.parent
     folder.mkdir(exist_ok=True)
     data.to_parquet(folder / "sentences.parquet")
-    rows = write_table(folder / "sentences.parquet", folder / "table.db", evaluation, tokenizer, 10)
-    assert rows == len(data)
-    return validate(
-        folder / "table.db",
-        min_rows=20,
-        characters=(21, 60),
-        min_english=0.95,
-        max_truncated=max_truncated,
-        sources=["web", "book"],
-        docs=docs,
-    )
+    file, made = folder / "table.db", Tokenizer.from_file(str(tokenizer))
+    assert write_table(folder / "sentences.parquet", file, evaluation, made, 10) == len(data)
+    rules = sentence_rules(20, (21, 60), 0.95, max_truncated, ["web", "book"])
+    return validate(file, [Suite("sentences", TABLE, [*rules, *own])], docs)
 
 
 def failed(results: list[dict[str, Any]]) -> list[tuple[str, str | None]]:
@@ -65,6 +73,11 @@ def test_good_sentences_pass_and_the_docs_open(tmp_path: Path, tokenizer: Path) 
     assert validation.relative_to(docs).as_posix() in page
     # No path of this machine in what is published.
     assert str(tmp_path) not in page + validation.read_text(encoding="utf-8")
+    # Nothing is loaded from elsewhere, and no advertisement.
+    for html in docs.rglob("*.html"):
+        text = html.read_text(encoding="utf-8")
+        assert not re.search(r"(?:src|<link[^>]*href)=.https?:|url\(.?https?:|newsletter", text), html
+    assert "all 12 expectations passed" in page
     assert not logging.getLogger("great_expectations").isEnabledFor(logging.WARNING)
 
 
@@ -121,8 +134,9 @@ def test_reading_says_what_is_missing_or_damaged(tmp_path: Path, tokenizer: Path
         ("none", "is missing: `dvc repro extract`"),
         ("bad", "not a readable parquet file"),
     ):
+        made = Tokenizer.from_file(str(tokenizer))
         with pytest.raises(UserError, match=message):
-            write_table(tmp_path / f"{name}.parquet", tmp_path / f"{name}.db", EvaluationTexts(), tokenizer, 10)
+            write_table(tmp_path / f"{name}.parquet", tmp_path / f"{name}.db", EvaluationTexts(), made, 10)
 
 
 @pytest.mark.parametrize(
@@ -132,3 +146,32 @@ def test_reading_says_what_is_missing_or_damaged(tmp_path: Path, tokenizer: Path
 def test_an_evaluation_text_in_disguise_is_seen_as_a_leak(tmp_path: Path, tokenizer: Path, text: str) -> None:
     results = run(frame([*GOOD, text]), tokenizer, tmp_path / "docs", max_truncated=0.2)
     assert failed(results) == [(IN_SET, "leaked")]
+
+
+def test_expectations_of_the_settings_are_great_expectations_own(tmp_path: Path, tokenizer: Path) -> None:
+    name = "expect_column_values_to_not_match_regex"
+    own = [(name, {"column": "sentence", "regex": "sentence c"})]
+    results = run(frame(GOOD), tokenizer, tmp_path / "docs", own=own)
+    assert failed(results) == [(name, "sentence")]
+    assert "1 of 13 expectations failed" in (tmp_path / "docs" / "index.html").read_text(encoding="utf-8")
+    for unknown in (("expect_nothing_at_all", {}), (name, {"column": "sentence"})):
+        with pytest.raises(UserError, match=f"validation.expectations: .*{unknown[0]}"):
+            run(frame(GOOD), tokenizer, tmp_path / f"docs-{len(unknown[1])}" / "docs", own=[unknown])
+
+
+def test_pairs_and_collections_have_suites_of_their_own(tmp_path: Path) -> None:
+    file = tmp_path / "table.db"
+    add_table(file, "pairs_stsb", PAIR, [("a", "b", 1.0), ("c", "", 6.0)])
+    add_table(file, "collection_x", JUDGEMENT, [("q", "text", "d", "text", 1), ("q", "text", "d", None, 1)])
+    suites = [
+        Suite("pairs_stsb", "pairs_stsb", pair_rules(5.0)),
+        Suite("collection_x", "collection_x", collection_rules(2)),
+    ]
+    results = validate(file, suites, tmp_path / "docs")
+    assert {(entry["suite"], entry["column"]) for entry in results if not entry["passed"]} == {
+        ("pairs_stsb", "sentence2"),
+        ("pairs_stsb", "score"),
+        ("collection_x", "query_id"),
+        ("collection_x", None),
+    }
+    assert len(list((tmp_path / "docs").glob("validations/*/extract/*/*.html"))) == 2

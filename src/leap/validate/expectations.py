@@ -8,14 +8,18 @@ import logging
 import os
 import re
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from tokenizers import Tokenizer
 
 from leap.core.errors import UserError
 from leap.core.files import whole_folder
 from leap.data.cleaning import EvaluationTexts
+from leap.validate.local_docs import make_local
 
 COLUMNS = ["sentence", "source"]
 DERIVED = {"letters": "REAL", "leaked": "INTEGER", "truncated": "INTEGER"}
@@ -29,9 +33,9 @@ Batch = dict[str, list[Any]]
 
 
 def write_table(
-    sentences: Path, target: Path, evaluation: EvaluationTexts, tokenizer: Path, max_length: int
+    sentences: Path, target: Path, evaluation: EvaluationTexts, tokenizer: Tokenizer, max_length: int
 ) -> int:
-    """Writes the table of the sentences, with the columns that the expectations are about besides.
+    """Write the table of the sentences, and the derived columns that expectations are about.
 
     `letters`: the share of ASCII letters among a sentence's characters without spaces; `leaked`: 1 for an
     evaluation text; `truncated`: 1 for more than `max_length` tokens, special ones included. They are left
@@ -41,7 +45,7 @@ def write_table(
         sentences: data/sentences.parquet.
         target: the SQLite file.
         evaluation: the evaluation texts.
-        tokenizer: the teacher's tokenizer.json.
+        tokenizer: the teacher's.
         max_length: tokens, train.max_length.
 
     Returns:
@@ -77,12 +81,10 @@ def _letters(text: str) -> float:
 
 
 class _Longer:
-    """Whether texts have more tokens than the training reads."""
+    """Tells which texts have more tokens than the training reads."""
 
-    def __init__(self, tokenizer: Path, max_length: int) -> None:
-        from leap.models.tokenizer import read_tokenizer
-
-        self._tokenizer, self._max_length = read_tokenizer(tokenizer), max_length
+    def __init__(self, tokenizer: Tokenizer, max_length: int) -> None:
+        self._tokenizer, self._max_length = tokenizer, max_length
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
 
@@ -118,53 +120,145 @@ def _quoted(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
 
 
-def validate(
-    table: Path,
-    *,
-    min_rows: int,
-    characters: tuple[int, int],
-    min_english: float,
-    max_truncated: float,
-    sources: list[str],
-    docs: Path,
-) -> list[dict[str, Any]]:
-    """Runs the expectations and builds their Data Docs, whose first page is `docs/index.html`.
+@dataclass(frozen=True)
+class Suite:
+    """What is demanded of one table.
+
+    name: of the suite, and of its page.
+    table: of the SQLite file.
+    rules: Great Expectations' names of expectations, each with its arguments.
+    """
+
+    name: str
+    table: str
+    rules: list[tuple[str, dict[str, Any]]]
+
+
+def sentence_rules(
+    min_rows: int, characters: tuple[int, int], min_english: float, max_truncated: float, sources: list[str]
+) -> list[tuple[str, dict[str, Any]]]:
+    """Return what is demanded of the training sentences.
 
     Args:
-        table: the SQLite file that `write_table` wrote; a relative path keeps this machine's out of the page.
         min_rows: the least rows.
         characters: the shortest and the longest sentence, in characters.
         min_english: share of rows of which at least 60 % of the characters are ASCII letters.
         max_truncated: share of rows that may be longer than the training's maximum.
         sources: names that the column `source` may hold.
-        docs: the folder of the Data Docs, written whole.
+    """
+    lengths = {"min_value": characters[0], "max_value": characters[1]}
+    letters = {"min_value": ENGLISH_LETTERS, "mostly": min_english}
+    # The row count first: an empty table passes every rule about a column.
+    return [
+        ("expect_table_row_count_to_be_between", {"min_value": min_rows}),
+        ("expect_table_columns_to_match_ordered_list", {"column_list": [*COLUMNS, *DERIVED]}),
+        *(("expect_column_values_to_be_of_type", {"column": name, "type_": "TEXT"}) for name in COLUMNS),
+        *(("expect_column_values_to_not_be_null", {"column": name}) for name in COLUMNS),
+        ("expect_column_value_lengths_to_be_between", {"column": "sentence", **lengths}),
+        ("expect_column_values_to_be_unique", {"column": "sentence"}),
+        ("expect_column_values_to_be_between", {"column": "letters", **letters}),
+        ("expect_column_values_to_be_in_set", {"column": "leaked", "value_set": [0]}),
+        (
+            "expect_column_values_to_be_in_set",
+            {"column": "truncated", "value_set": [0], "mostly": 1 - max_truncated},
+        ),
+        ("expect_column_values_to_be_in_set", {"column": "source", "value_set": sources}),
+    ]
+
+
+def pair_rules(highest: float) -> list[tuple[str, dict[str, Any]]]:
+    """Return what is demanded of a set of scored pairs, whose scores go from 0 to `highest`."""
+    return [
+        ("expect_table_row_count_to_be_between", {"min_value": 2}),
+        *(("expect_column_value_lengths_to_be_between", {"column": name, "min_value": 1}) for name in PAIR[:2]),
+        ("expect_column_values_to_be_between", {"column": "score", "min_value": 0, "max_value": highest}),
+        ("expect_column_unique_value_count_to_be_between", {"column": "score", "min_value": 2}),
+    ]
+
+
+def collection_rules(queries: int) -> list[tuple[str, dict[str, Any]]]:
+    """Return what is demanded of a collection, a row a judgement: all queries are there, no pair twice."""
+    return [
+        ("expect_table_row_count_to_be_between", {"min_value": 1}),
+        ("expect_column_unique_value_count_to_be_between", {"column": "query_id", "min_value": queries}),
+        ("expect_compound_columns_to_be_unique", {"column_list": ["query_id", "document_id"]}),
+        ("expect_column_value_lengths_to_be_between", {"column": "query", "min_value": 1}),
+        ("expect_column_values_to_be_between", {"column": "grade", "min_value": 0, "mostly": 0.5}),
+        # A judged document without a text still counts in the ideal ranking, as in BEIR; most must be there.
+        ("expect_column_values_to_not_be_null", {"column": "document", "mostly": 0.5}),
+    ]
+
+
+PAIR = ("sentence1", "sentence2", "score")
+JUDGEMENT = ("query_id", "query", "document_id", "document", "grade")
+
+
+def add_table(file: Path, name: str, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+    """Add a table to the SQLite file."""
+    with closing(sqlite3.connect(file)) as database:
+        database.execute(f"create table {_quoted(name)} ({', '.join(map(_quoted, columns))})")
+        places = ", ".join("?" * len(columns))
+        database.executemany(f"insert into {_quoted(name)} values ({places})", rows)  # nosec B608  # quoted
+        database.commit()
+
+
+def validate(table: Path, suites: Sequence[Suite], docs: Path) -> list[dict[str, Any]]:
+    """Run the expectations and build their Data Docs, whose first page is `docs/index.html`.
+
+    Args:
+        table: the SQLite file; a relative path keeps this machine's out of the pages.
+        suites: what is demanded of which of its tables.
+        docs: the folder of the Data Docs, written whole; its pages need no network.
 
     Returns:
-        One entry an expectation: `expectation`, `column`, `parameters`, `passed`, `observed`.
+        One entry an expectation: `suite`, `expectation`, `column`, `parameters`, `passed`, `observed`.
+
+    Raises:
+        UserError: Great Expectations has no such expectation, or it does not take such arguments.
     """
     gx = _great_expectations()
-    rules = _expectations(gx.expectations, min_rows, characters, min_english, max_truncated, sources)
-    with whole_folder(docs) as beside:
-        context = gx.get_context(mode="ephemeral", project_config=_project(beside))
-        batch = (
-            context.data_sources.add_sqlite("data", connection_string=f"sqlite:///{table}")
-            .add_table_asset("sentences.parquet", table_name=TABLE)
-            .add_batch_definition_whole_table("whole")
-        )
-        suite = context.suites.add(gx.ExpectationSuite("sentences", expectations=rules))
-        definition = context.validation_definitions.add(
-            gx.ValidationDefinition(name="sentences", data=batch, suite=suite)
-        )
+    with whole_folder(docs) as temporary:
+        context = gx.get_context(mode="ephemeral", project_config=_project(temporary))
+        source = context.data_sources.add_sqlite("data", connection_string=f"sqlite:///{table}")
+        definitions = []
+        for suite in suites:
+            asset = source.add_table_asset(suite.name, table_name=suite.table)
+            rules = [_expectation(gx, name, arguments) for name, arguments in suite.rules]
+            definitions.append(
+                context.validation_definitions.add(
+                    gx.ValidationDefinition(
+                        name=suite.name,
+                        data=asset.add_batch_definition_whole_table("whole"),
+                        suite=context.suites.add(gx.ExpectationSuite(suite.name, expectations=rules)),
+                    )
+                )
+            )
         checkpoint = context.checkpoints.add(
             gx.Checkpoint(
                 name="extract",
-                validation_definitions=[definition],
+                validation_definitions=definitions,
                 actions=[gx.checkpoint.UpdateDataDocsAction(name="docs")],
                 result_format={"result_format": "SUMMARY", "partial_unexpected_count": 5},
             )
         )
-        results = checkpoint.run()
-    return [_entry(item) for result in results.run_results.values() for item in result.results]
+        run = checkpoint.run(run_id=gx.RunIdentifier(run_name="extract"))
+        entries = [
+            {"suite": result.suite_name, **_entry(item)}
+            for result in run.run_results.values()
+            for item in result.results
+        ]
+        make_local(temporary, entries)
+    return entries
+
+
+def _expectation(gx: Any, name: str, arguments: dict[str, Any]) -> Any:
+    kind = getattr(gx.expectations, "".join(part.capitalize() for part in name.split("_")), None)
+    if kind is None:
+        raise UserError(f"validation.expectations: Great Expectations has no {name!r}")
+    try:
+        return kind(**arguments)
+    except (TypeError, ValueError) as error:
+        raise UserError(f"validation.expectations: {name}: {' '.join(str(error).split())}") from None
 
 
 def _great_expectations() -> Any:
@@ -200,31 +294,6 @@ def _project(docs: Path) -> Any:
             }
         },
     )
-
-
-def _expectations(
-    gxe: Any,
-    min_rows: int,
-    characters: tuple[int, int],
-    min_english: float,
-    max_truncated: float,
-    sources: list[str],
-) -> list[Any]:
-    # The row count first: an empty table passes every rule about a column.
-    return [
-        gxe.ExpectTableRowCountToBeBetween(min_value=min_rows),
-        gxe.ExpectTableColumnsToMatchOrderedList(column_list=[*COLUMNS, *DERIVED]),
-        *(gxe.ExpectColumnValuesToBeOfType(column=column, type_="TEXT") for column in COLUMNS),
-        *(gxe.ExpectColumnValuesToNotBeNull(column=column) for column in COLUMNS),
-        gxe.ExpectColumnValueLengthsToBeBetween(
-            column="sentence", min_value=characters[0], max_value=characters[1]
-        ),
-        gxe.ExpectColumnValuesToBeUnique(column="sentence"),
-        gxe.ExpectColumnValuesToBeBetween(column="letters", min_value=ENGLISH_LETTERS, mostly=min_english),
-        gxe.ExpectColumnValuesToBeInSet(column="leaked", value_set=[0]),
-        gxe.ExpectColumnValuesToBeInSet(column="truncated", value_set=[0], mostly=1 - max_truncated),
-        gxe.ExpectColumnValuesToBeInSet(column="source", value_set=sources),
-    ]
 
 
 def _entry(item: Any) -> dict[str, Any]:

@@ -1,8 +1,8 @@
 """Settings of the training text and of what is demanded of it."""
 
-from typing import Annotated
+from typing import Annotated, Any
 
-from pydantic import Field, field_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from leap.core.settings.base import Block, Name, SafePath
 from leap.core.settings.sources import TextSource
@@ -48,8 +48,23 @@ class DataSettings(Block):
         return joined * (self.max_characters + 2) if joined > 1 else self.max_characters
 
 
+class Expectation(BaseModel):
+    """An expectation of Great Expectations on the table of sentences, with its own arguments."""
+
+    model_config = ConfigDict(frozen=True, extra="allow", strict=True)
+
+    type: Annotated[str, Field(pattern=r"^expect_[a-z_]+$")]
+
+    def arguments(self) -> dict[str, Any]:
+        """Return what the expectation is made with."""
+        return self.model_dump(exclude={"type"})
+
+
 class ValidationSettings(Block):
     """What Great Expectations demands of the extracted sentences."""
+
+    # In addition to the project's own: {type: expect_..., column: sentence, ...}, as Great Expectations has them.
+    expectations: list[Expectation] = []
 
     min_rows: int = Field(ge=1)
     min_english: float = Field(ge=0, le=1)
