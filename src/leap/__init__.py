@@ -27,10 +27,11 @@ os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 _PUBLIC = {
     "ExitLoss": "leap.train.exit_loss",
     "LeapEncoder": "leap.exits.leap_encoder",
+    "results": "leap.report.results",
     "sentence_transformer": "leap.exits.sentence_transformer",
 }
 
-__all__ = ["ExitLoss", "LeapEncoder", "sentence_transformer"]
+__all__ = ["ExitLoss", "LeapEncoder", "results", "sentence_transformer"]
 
 
 def __getattr__(name: str) -> Any:

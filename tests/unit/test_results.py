@@ -7,8 +7,8 @@ import pytest
 from made_evidence import made_settings, write_evidence
 from test_summary import made
 
+from leap import results
 from leap.core.errors import UserError
-from leap.report.results import results
 
 
 def test_results_are_a_row_a_variant_and_seed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
