@@ -174,7 +174,7 @@ class Bench:
         )
         return vectors
 
-    def _trainer(self, wrap: Callable[[Encoder], nn.Module]) -> Trainer:
+    def _trainer(self, wrap: Callable[[Any], nn.Module]) -> Trainer:
         variant, teacher = self.variant, self.teacher()
         encoder, _ = start_student(variant.student, self.located.folder, self.counts, 1)
         shape = variant.student.layers, variant.student.width, teacher.width

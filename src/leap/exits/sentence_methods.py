@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from leap.models.library_tokenizer import LibraryTokenizer
 from leap.models.texts import checked_texts
 from leap.models.tokenizer import SentenceTokenizer
 
@@ -22,7 +23,7 @@ class SentenceMethods:
     """What can be said of an encoder that has `encode`; see the package reference on sbert.net."""
 
     folder: Path
-    tokenizer: SentenceTokenizer
+    tokenizer: SentenceTokenizer | LibraryTokenizer
     truncate_dim: int | None
     encode: Callable[..., Any]
 

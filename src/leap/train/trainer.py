@@ -162,6 +162,7 @@ class Trainer:
             self._log_start()
         compiled = self.packed and self.settings.compile
         if compiled:
+            assert isinstance(self.module.encoder, Encoder)  # the reference packs nothing
             compile_layers(self.module.encoder)
             self.module.loss.compile(dynamic=False)
             self.teacher.compile()
