@@ -1,4 +1,5 @@
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from leap.core.files import write_sealed
 from leap.core.settings import parse_settings
 from leap.exits import ExitRule, LeapEncoder
 from leap.gate.judgement import judge_checkpoint
+from leap.models.exit_heads import ExitHeads
 from leap.models.packed_encoder import Encoder, EncoderConfig
 from leap.registry.card import front_matter, model_card, package_licence
 from leap.registry.export_folder import export_truncated, export_whole
@@ -74,6 +76,46 @@ def test_a_cut_folder_gives_the_layers_vectors(
     expected = fixed(checkpoint, sentences, layers)
     assert cosines(found, expected) == pytest.approx(1, abs=1e-5)
     assert cosines(fixed(checkpoint, sentences, 1), fixed(checkpoint, sentences, 5)) < 0.99
+
+
+@pytest.fixture(scope="module")
+def headed(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same student with exit heads that turn its vectors."""
+    import torch
+
+    folder = tmp_path_factory.mktemp("models") / "headed"
+    shutil.copytree(checkpoint, folder)
+    generator = torch.Generator().manual_seed(1)
+    ExitHeads(torch.eye(16) + 0.5 * torch.randn(4, 16, 16, generator=generator)).save(folder)
+    return folder
+
+
+@pytest.mark.parametrize("layers", [2, 5])
+def test_a_head_becomes_a_dense_module(
+    headed: Path, checkpoint: Path, project: Path, sentences: list[str], layers: int
+) -> None:
+    from sentence_transformers import SentenceTransformer
+
+    export_truncated(headed, layers, Path("out"), None)
+    assert not Path("out/heads.safetensors").exists()
+    assert Path("out/exit_head_Dense").exists() == (layers < 5)
+    found = SentenceTransformer("out", device="cpu", local_files_only=True).encode(sentences)
+    assert cosines(found, fixed(headed, sentences, layers)) == pytest.approx(1, abs=1e-5)
+    assert (cosines(found, fixed(checkpoint, sentences, layers)) > 0.99) == (layers == 5)
+
+
+def test_onnx_has_the_head(headed: Path, project: Path, sentences: list[str]) -> None:
+    pytest.importorskip("onnxscript", reason="pip install 'leap-pipeline[export]'")
+    import onnxruntime
+    from tokenizers import Tokenizer
+
+    from leap.registry.export_onnx import export_onnx
+
+    export_onnx(headed, 2, Path("out"), None)
+    ids = np.array([Tokenizer.from_file("out/tokenizer.json").encode(sentences[0]).ids], dtype=np.int64)
+    given = {"input_ids": ids, "attention_mask": np.ones_like(ids)}
+    (found,) = onnxruntime.InferenceSession("out/model.onnx").run(None, given)
+    assert cosines(found, fixed(headed, sentences[:1], 2)) == pytest.approx(1, abs=1e-5)
 
 
 def test_a_cut_folder_loads_in_transformers(checkpoint: Path, project: Path, sentences: list[str]) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from leap.core.errors import UserError
 from leap.core.settings.evaluation import EvaluationSettings
@@ -63,7 +64,23 @@ def measure_exits(
         "set": settings.primary_set,
         **examine(pooled, tokens, pairs_among(pairs, sentences), model.rule, settings, own, returned),
         "teacher": means,
+        "similarity_to_start": similarity_to_start(pooled[-1], reference),
     }, rows
+
+
+def similarity_to_start(full: Tensor, teacher: Tensor) -> float | None:
+    """The mean cosine of full depth to the teacher's vectors: for a retrofit, to the model before.
+
+    Args:
+        full: [N, D].
+        teacher: [N, T], of the same sentences.
+
+    Returns:
+        Null where the widths differ, and with them the spaces.
+    """
+    if full.shape != teacher.shape:
+        return None
+    return F.cosine_similarity(full.double(), teacher.double(), dim=-1).mean().item()
 
 
 def examine(

@@ -5,15 +5,21 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+from safetensors.torch import save_file
+from torch import Tensor
+
 from leap.core.files import must_be_new, whole_folder
+from leap.models.exit_heads import ExitHeads
 from leap.models.folder import ModelFolder, hash_weights
 from leap.models.open_model import open_model
-from leap.models.packed_encoder import Encoder
+from leap.models.packed_encoder import Encoder, EncoderConfig
 from leap.models.saved_files import model_arguments, save_tokenizer
 from leap.models.tokenizer import folder_max_length, lowers_case
 from leap.registry.card import front_matter, with_front_matter
 
 CARD = "README.md"
+# An exit head as a module of its own.
+DENSE = "exit_head_Dense"
 # What a sentence-transformers folder has next to config.json and the weights. What speaks of exits (leap.json
 # and the files bound to these weights) means nothing in a model of another depth.
 BESIDE = (
@@ -38,8 +44,9 @@ def export_whole(source: Path, target: Path, card: str | None) -> None:
 def export_truncated(source: Path, layers: int, target: Path, card: str | None) -> None:
     """The first layers as a model of their own, for servers without early exit.
 
-    Its vectors are those of LeapEncoder with strategy="fixed" at that layer. Hugging Face,
-    sentence-transformers and text-embeddings-inference load it like any model.
+    Its vectors are those of LeapEncoder with strategy="fixed" at that layer; the layer's exit head, where the
+    model has heads, becomes a Dense module. Hugging Face, sentence-transformers and text-embeddings-inference
+    load it like any model.
 
     Args:
         source: the checkpoint's folder.
@@ -82,6 +89,35 @@ def write_truncated(source: Path, layers: int, target: Path) -> None:
         **model_arguments(encoder.config.family),
     }
     (inside / "sentence_bert_config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+    shape = EncoderConfig.load(transformer)
+    heads = ExitHeads.load(source, shape.layers, shape.width)
+    if heads is not None and layers < shape.layers:
+        add_dense(target, heads.maps[layers - 1])
+
+
+def add_dense(folder: Path, head: Tensor) -> None:
+    """Make an exit head a module of the folder: a sentence-transformers Dense right after the pooling.
+
+    Args:
+        folder: with modules.json.
+        head: [D, D]; a row vector p becomes p @ head.
+    """
+    path = folder / "modules.json"
+    modules = json.loads(path.read_text(encoding="utf-8"))
+    place = 1 + next(number for number, module in enumerate(modules) if module["type"].endswith(".Pooling"))
+    dense = {"name": DENSE, "path": DENSE, "type": "sentence_transformers.models.Dense"}
+    modules = [{**module, "idx": idx} for idx, module in enumerate([*modules[:place], dense, *modules[place:]])]
+    path.write_text(json.dumps(modules, indent=2) + "\n", encoding="utf-8")
+    width = len(head)
+    config = {
+        "in_features": width,
+        "out_features": width,
+        "bias": False,
+        "activation_function": "torch.nn.modules.linear.Identity",
+    }
+    (folder / DENSE).mkdir()
+    (folder / DENSE / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+    save_file({"linear.weight": head.T.contiguous()}, folder / DENSE / "model.safetensors")
 
 
 def derived_card(source: Path, layers: int, card: str | None, what: str) -> str:
