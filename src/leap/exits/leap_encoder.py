@@ -15,6 +15,7 @@ from torch import Tensor
 from leap.core.errors import UserError
 from leap.core.files import CHANGED, was_changed
 from leap.exits.calibration import Calibration
+from leap.exits.input_rules import input_rules
 from leap.exits.observer import Observer
 from leap.exits.output import Precision, check_precision, converted, finished
 from leap.exits.paths import PathName, Paths, check_name
@@ -99,7 +100,7 @@ class LeapEncoder(SentenceMethods):
         elif self.device.type == "cpu" and isinstance(self.encoder, Encoder):
             pack_for_small_batches(self.encoder)
         self.tokenizer = opened.tokenizer
-        self.rule = read_rule(self.folder, self.depth)
+        self.rule, self._input_rules = read_rules(self.folder, self.depth)
         self.normalizes = opened.normalizes
         heads = ExitHeads.load(self.folder, self.depth, self.width)
         # What leaves early goes through them; None where the layers' own vectors leave.
@@ -238,7 +239,7 @@ class LeapEncoder(SentenceMethods):
         threshold: float | None = None,
         min_layer: int | None = None,
         patience: int | None = None,
-        strategy: Strategy = "converged",
+        strategy: Strategy | None = None,
         layer: int | None = None,
         pabee_patience: int = 2,
         input_type: InputType | None = None,
@@ -267,7 +268,8 @@ class LeapEncoder(SentenceMethods):
                 use for: calibrated ignores all three.
             min_layer: l_min; for near_final it is 1 if None.
             patience: k, the gap between the layers compared (Algorithm 1).
-            strategy: docs/exits.md tells them apart.
+            strategy: docs/exits.md tells them apart. None is what leap.json says for the input type where it says
+                something and no threshold, min_layer or patience is given, else converged.
                 converged: Algorithm 1.
                 patience: PABEE's, `pabee_patience` layers in a row at which Algorithm 1's test holds.
                 predictors: the folder's predictors give a similarity to the last layer of theta.
@@ -278,8 +280,8 @@ class LeapEncoder(SentenceMethods):
                 computes all layers and saves nothing.
             layer: the layer of strategy fixed, counted from 1.
             pabee_patience: p of strategy patience.
-            input_type: query or document takes the prompt of that name where none is given; `encode_query` and
-                `encode_document` set it.
+            input_type: query or document takes the prompt of that name where none is given, and leaves by the
+                rule of that name in leap.json; `encode_query` and `encode_document` set it.
             return_exit_layers: also return each sentence's exit layer, [N] int64.
 
         Returns:
@@ -329,7 +331,7 @@ class LeapEncoder(SentenceMethods):
     def leave_by(
         self,
         *,
-        strategy: Strategy = "converged",
+        strategy: Strategy | None = None,
         threshold: float | None = None,
         min_layer: int | None = None,
         patience: int | None = None,
@@ -341,6 +343,11 @@ class LeapEncoder(SentenceMethods):
 
         The arguments, and what is raised, are those of `encode`.
         """
+        if strategy is None and (threshold, min_layer, patience, layer) == (None, None, None, None):
+            said = self._input_rules.get(input_type or "", {})
+            strategy, layer = said.get("strategy"), said.get("layer")
+            threshold, min_layer, patience = (said.get(name) for name in ("threshold", "min_layer", "patience"))
+        strategy = strategy or "converged"
         rule = self._rule(threshold, min_layer, patience)
         self._check_strategy(strategy, layer)
         if strategy == "near_final":
@@ -501,15 +508,18 @@ def _whole_number(name: str, value: object) -> int:
     return number
 
 
-def read_rule(folder: Path, depth: int) -> ExitRule:
-    """The exit rule of the folder's leap.json; the paper's, made to fit the depth, where there is none.
+def read_rules(folder: Path, depth: int) -> tuple[ExitRule, dict[str, dict[str, Any]]]:
+    """Read the folder's leap.json; without it the exit rule is the paper's, made to fit the depth.
+
+    Returns:
+        The exit rule of `encode`, and the arguments of `encode` for queries and documents (`input_rules`).
 
     Raises:
-        UserError: leap.json is not what `save_student` writes, or does not fit the depth.
+        UserError: leap.json is not well-formed, or a rule does not fit the depth.
     """
     path = folder / "leap.json"
     if not path.exists():
-        return ExitRule(PAPER_RULE.threshold, min(PAPER_RULE.min_layer, depth), PAPER_RULE.patience)
+        return ExitRule(PAPER_RULE.threshold, min(PAPER_RULE.min_layer, depth), PAPER_RULE.patience), {}
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
         if not isinstance(content, dict):
@@ -518,6 +528,7 @@ def read_rule(folder: Path, depth: int) -> ExitRule:
             raise UserError(f"{path} {CHANGED}: if you set another rule on purpose, take its `seal` out")
         rule = ExitRule(**content["exit"])
         rule.check_depth(depth)
+        others = input_rules(content, depth)
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise UserError(f"{path} does not hold an exit rule for {depth} layers: {error}") from None
-    return rule
+    return rule, others
