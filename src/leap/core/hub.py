@@ -115,7 +115,7 @@ def explained(what: str) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Repository:
-    """What the hub says of a repository at a commit.
+    """A repository of the hub at a commit.
 
     files: its files with their sizes in bytes.
     license: as its card names it; null if it does not.
@@ -148,7 +148,7 @@ def ask_hub(repo: str, revision: str, repo_type: Literal["model", "dataset"]) ->
 
 
 def is_whole(folder: Path, patterns: Sequence[str]) -> bool:
-    """Whether a snapshot surely has all files that match: it was completed here, or each is named."""
+    """Return whether a snapshot surely has all files that match: it was completed here, or each is named."""
     named = not any(character in pattern for pattern in patterns for character in "*?[")
     return (named and all((folder / name).is_file() for name in patterns)) or _marker(folder, patterns).exists()
 
@@ -170,7 +170,7 @@ def _taken_unasked(folder: Path, patterns: Sequence[str], repo_type: str, what: 
 
 
 def _has_its_siblings(file: Path, files: Sequence[Path]) -> bool:
-    """Whether all parts of a data file are there, which its name counts (train-00000-of-00003.parquet)."""
+    """Return whether all parts of a data file are there, which its name counts (train-00000-of-00003.parquet)."""
     part = _PART.fullmatch(file.name)
     if part is None:
         return False

@@ -13,7 +13,7 @@ from leap.core.settings.sources import HubFiles
 log = logging.getLogger(__name__)
 
 BATCH_ROWS = 4096
-# What `Dataset.save_to_disk` and `DatasetDict.save_to_disk` write beside the Arrow files.
+# Files that `Dataset.save_to_disk` and `DatasetDict.save_to_disk` write next to the Arrow files.
 STATE, SPLITS = "state.json", "dataset_dict.json"
 
 

@@ -41,7 +41,7 @@ class ExtractedFile:
         if found != dict(types):
             raise UserError(
                 f"{path} has the columns {found}, expected {dict(types)}: delete it, and `dvc repro extract` "
-                "writes it anew"
+                "writes it again"
             )
 
     def read(self, group: int | None = None) -> dict[str, Any]:
@@ -69,7 +69,7 @@ class ExtractedFile:
             reason = (str(error).splitlines() or [type(error).__name__])[0]
             raise UserError(
                 f"{self._path} is not a readable parquet file ({reason}): delete it, and `dvc repro extract` "
-                "writes it anew"
+                "writes it again"
             ) from None
 
 

@@ -50,9 +50,9 @@ def write_pairs(name: str, source: PairSource, folder: Path, target: Path) -> in
             "ranked: look at its file, its column for `score` and max_pairs"
         )
     schema = pa.schema([("sentence1", pa.string()), ("sentence2", pa.string()), ("score", pa.float64())])
-    with whole_file(target) as beside:
+    with whole_file(target) as temporary:
         table = pa.table([list(column) for column in zip(*pairs, strict=True)], schema=schema)
-        pq.write_table(table, beside, write_page_checksum=True)
+        pq.write_table(table, temporary, write_page_checksum=True)
     return len(pairs)
 
 

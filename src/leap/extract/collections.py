@@ -42,14 +42,14 @@ def write_collection(name: str, source: RetrievalSource, folder: Path, seed: int
         )
     judged = {key: queries[key] for key in queries if key in qrels}
     _check_documents(name, documents.keys(), {key for grades in qrels.values() for key in grades})
-    with whole_folder(target) as beside:
-        _write_jsonl(beside / "corpus.jsonl", documents)
-        _write_jsonl(beside / "queries.jsonl", judged)
-        (beside / "qrels").mkdir()
+    with whole_folder(target) as temporary:
+        _write_jsonl(temporary / "corpus.jsonl", documents)
+        _write_jsonl(temporary / "queries.jsonl", judged)
+        (temporary / "qrels").mkdir()
         lines = [f"{query}\t{key}\t{grade}\n" for query in judged for key, grade in qrels[query].items()]
         text = "query-id\tcorpus-id\tscore\n" + "".join(lines)
-        (beside / "qrels" / "test.tsv").write_text(text, encoding="utf-8")
-        write_sums(beside)
+        (temporary / "qrels" / "test.tsv").write_text(text, encoding="utf-8")
+        write_sums(temporary)
     return {"documents": len(documents), "queries": len(judged), "judgements": len(lines)}
 
 

@@ -27,7 +27,7 @@ SCORES = ("score", "similarity", "label", "similarity_score", "relatedness_score
 
 @dataclass
 class Found:
-    """What a folder holds.
+    """Contents of a folder, by their use.
 
     sources: by name the settings of a source of text.
     pairs: by name the settings of a set of scored pairs.

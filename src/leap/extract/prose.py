@@ -140,7 +140,7 @@ _LEFTOVERS = re.compile(
 
 
 def is_prose(sentence: str) -> bool:
-    """Whether a sentence of a docstring reads as English.
+    """Return whether a sentence of a docstring reads as English.
 
     It starts with a capital, ends like a sentence, has 5 to 60 words of which at least a fifth are function
     words (the, of, with, ...), and almost none of which is code.

@@ -67,9 +67,9 @@ def write_sample(
         UserError: nothing is left.
     """
     counts: dict[str, dict[str, int]] = {}
-    with whole_file(target) as beside, ExitStack() as stack:
+    with whole_file(target) as temporary, ExitStack() as stack:
         # The file's place is a folder of its own, which goes at the end.
-        buckets = [beside.with_name(f"bucket-{i:02d}") for i in range(BUCKETS)]
+        buckets = [temporary.with_name(f"bucket-{i:02d}") for i in range(BUCKETS)]
         with ExitStack() as opened:
             files = [opened.enter_context(path.open("w", encoding="utf-8", newline="\n")) for path in buckets]
             for source, raw in texts:
@@ -89,7 +89,7 @@ def write_sample(
                         order = fingerprint(text, seed)
                         files[order * BUCKETS >> 64].write(f"{order:016x}\t{source}\t{text}\n")
         share, aside = held_out or (0.0, None)
-        kept = stack.enter_context(_Rows.to(beside))
+        kept = stack.enter_context(_Rows.to(temporary))
         other = stack.enter_context(_Rows.to(stack.enter_context(whole_file(aside)))) if aside else None
         unique = (row for path in buckets for row in _unique(path, counts))
         rows = _sampled(unique, max_sentences, share, seed, other, counts)

@@ -1,4 +1,4 @@
-"""What the pipeline takes on one NVIDIA L4, from the settings alone: an estimate, no measurement."""
+"""Time, memory and disk of the pipeline on one NVIDIA L4: an estimate from the settings, no measurement."""
 
 from typing import NamedTuple
 
@@ -32,7 +32,7 @@ class Shape(NamedTuple):
 
 
 class Estimate(NamedTuple):
-    """What training all students takes.
+    """Cost of training all students.
 
     students: trainings, one after the other.
     hours: of all of them, from and to.
@@ -69,7 +69,7 @@ def estimate(settings: Settings, teacher: Shape, downloads: int = 0) -> Estimate
         disk += 2 * 4 * student.parameters  # the student, and the model with its exit rule
     seeds = len(settings.seeds)
     hours = [seeds * operations / L4_FLOPS / share / 3600 for share in reversed(UTILISATION)]
-    # Above 20 GB the teacher runs beside the student (train.teacher: auto).
+    # Above 20 GB the teacher runs together with the student (train.teacher: auto).
     cache = 2 * sentences * teacher.layers * teacher.width
     cached = cache if settings.train.teacher == "cached" or cache <= 20 * GIGA else 0
     return Estimate(

@@ -1,4 +1,4 @@
-"""What Great Expectations demands of the extracted sentences, its verdict, and its Data Docs.
+"""Great Expectations on what was extracted: its demands, its verdict and its Data Docs.
 
 The sentences are judged as a table of SQLite, by queries: memory stays the same however many there are. Rules
 that Great Expectations has no words for are columns of their own that are derived from the sentence.
@@ -122,7 +122,7 @@ def _quoted(name: str) -> str:
 
 @dataclass(frozen=True)
 class Suite:
-    """What is demanded of one table.
+    """Demands on one table.
 
     name: of the suite, and of its page.
     table: of the SQLite file.

@@ -1,4 +1,4 @@
-"""Whether what the settings name is there: files and columns on this machine, repositories on the hub."""
+"""Look for what the settings name: files and columns on this machine, repositories on the hub."""
 
 import logging
 from collections.abc import Iterator
@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 
 # Rows of a file that are read to see whether it is what the settings say.
 HEAD = 100
-# What a model's tokenizer can be read from.
+# Files from which a model's tokenizer can be read.
 TOKENIZERS = (
     "tokenizer.json",
     "vocab.txt",
@@ -41,7 +41,7 @@ TOKENIZERS = (
 
 
 class Asked(NamedTuple):
-    """What the hub has for one block of the settings."""
+    """The hub's answer for one block of the settings."""
 
     key: str
     repo: str

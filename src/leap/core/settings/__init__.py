@@ -139,7 +139,7 @@ class Settings(Block):
         )
 
     def names_a_hub(self) -> bool:
-        """Whether any setting names a hub, the only case in which the network may be used."""
+        """Return whether any setting names a hub, the only case in which the network may be used."""
 
         def kinds(value: Any) -> bool:
             if isinstance(value, dict):

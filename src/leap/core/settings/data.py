@@ -9,7 +9,7 @@ from leap.core.settings.sources import TextSource
 
 
 class PassageSettings(Block):
-    """Passages of several sentences of one source, beside the sentences."""
+    """Passages of several sentences of one source, in addition to the sentences."""
 
     share: float = Field(gt=0, le=1)
     sentences: Annotated[
@@ -61,7 +61,7 @@ class Expectation(BaseModel):
 
 
 class ValidationSettings(Block):
-    """What Great Expectations demands of the extracted sentences."""
+    """Demands on the extracted sentences, for Great Expectations."""
 
     # In addition to the project's own: {type: expect_..., column: sentence, ...}, as Great Expectations has them.
     expectations: list[Expectation] = []

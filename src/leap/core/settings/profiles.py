@@ -99,8 +99,8 @@ def start_from(
 def _replace(target: Path, text: str, folder: Path, force: bool) -> None:
     if not force and target.exists() and target.read_text(encoding="utf-8", errors="replace") != text:
         _check_unedited(target, folder)
-    with whole_file(target) as beside:
-        beside.write_text(text, encoding="utf-8")
+    with whole_file(target) as temporary:
+        temporary.write_text(text, encoding="utf-8")
 
 
 def _check_unedited(target: Path, folder: Path) -> None:
