@@ -12,7 +12,7 @@ import compare_runs
 
 RESULTS = ("data", "models", "evaluations", "verdicts", "reports", "studies")
 # Great Expectations names its pages by the moment; pages and pictures of the report show times.
-OF_THE_DAY = re.compile(r"reports/(data_docs/|report\.|plots/(reduction|latency|pareto))")
+OF_THE_DAY = re.compile(r"reports/(data_docs/|report\.|paper\.|plots/(latency|frontier))")
 
 
 def assert_same_results(found: Path, expected: Path) -> None:

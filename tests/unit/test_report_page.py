@@ -9,9 +9,13 @@ from typing import Any
 import pytest
 from made_evidence import made_settings, write_evidence
 from test_summary import made
+from typer.testing import CliRunner
 
+from leap.cli import app
 from leap.core.colours import COLOURS, colours_of
+from leap.core.project import Project
 from leap.report import plots
+from leap.report.findings import text as first_screen
 from leap.report.grid import shown, tone
 from leap.report.page import (
     Pictures,
@@ -25,6 +29,7 @@ from leap.report.paper import read_paper
 from leap.report.paper_tables import paper_tables
 from leap.report.plot_data import frontier_rows, latency_rows
 from leap.report.wall_clock import wall_clock
+from leap.report.write_report import write_report
 
 SVG = "{http://www.w3.org/2000/svg}"
 VOID = {"meta", "br", "link", "img"}
@@ -302,3 +307,27 @@ def test_a_page_sets_commands_as_code_and_colours_judgements() -> None:
     assert with_code("run `dvc repro <x>` & wait") == "run <code>dvc repro &lt;x&gt;</code> &amp; wait"
     assert [tone(word) for word in ("passes", "refused: x", "missing", "0.3")] == ["good", "bad", "missing", ""]
     assert [shown(value, None) for value in (1_500_000, 5e-05, 0.2)] == ["1,500,000", "5e-05", "0.2"]
+
+
+def test_the_files_of_a_report_are_written_and_leap_summary_prints_its_first_screen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    settings = made_settings()
+    write_evidence(tmp_path, settings, "leap")
+    (tmp_path / "reference").symlink_to(PROJECT / "reference")
+    summary = write_report(settings, Project())
+    written = {path.name for path in Path("reports").iterdir()}
+    assert written == {"report.html", "paper.html", "report.md", "summary.json", "plots"}
+    assert {"similarity", "neighbours", "exits", "losses"} <= {
+        path.stem for path in Path("reports/plots").iterdir()
+    }
+    assert json.loads(Path("reports/plots/exits.json").read_text())[0] == {
+        "variant": "leap",
+        "layer": 3,
+        "share": 0.9,
+    }
+    done = CliRunner().invoke(app, ["summary"])
+    assert done.exit_code == 0
+    assert done.stdout.strip() == first_screen(summary)
+    assert "Nothing is judged yet" in done.stdout
