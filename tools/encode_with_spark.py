@@ -35,6 +35,9 @@ def main() -> None:
     parser.add_argument("--column", default="sentence", help="the column of the input to encode")
     parser.add_argument("--model", default="models:/leap@champion", help="any MLflow model URI or folder")
     parser.add_argument("--strategy", default="converged", help="converged, or full for full depth")
+    parser.add_argument(
+        "--input-type", choices=("query", "document"), help="takes the model's prompt of that name"
+    )
     parser.add_argument("--exit-layers", action="store_true", help="also write each sentence's exit layer")
     parser.add_argument("--partitions", type=int, help="spread the rows over so many tasks first")
     parser.add_argument("--master", help="the cluster, if spark-submit does not name it")
@@ -60,7 +63,11 @@ def main() -> None:
         arguments.model,
         result_type="vector array<float>, exit_layer int" if arguments.exit_layers else "array<float>",
         env_manager="local",
-        params={"strategy": arguments.strategy, "return_exit_layers": arguments.exit_layers},
+        params={
+            "strategy": arguments.strategy,
+            "input_type": arguments.input_type,
+            "return_exit_layers": arguments.exit_layers,
+        },
     )
 
     started = time.monotonic()
