@@ -23,7 +23,10 @@ def benchmark_latency(run: Run) -> dict[str, Any]:
     model = open_checkpoint(run, run.settings.latency.device)
     sentences = read_pairs(data).sentences()
     teacher = LeapEncoder(locate(run.settings.teacher).folder, str(model.device))
-    figures = latency_figures(model, sentences, model.rule, run.settings.latency, chosen.seed, teacher=teacher)
+    thetas = chosen.sweep.thresholds
+    figures = latency_figures(
+        model, sentences, model.rule, run.settings.latency, chosen.seed, teacher=teacher, thresholds=thetas
+    )
     record(run, "latency", figures, [data], str(model.device))
     medians = {f"{row['path']}@{row['batch']}": row["ms_p50"] for row in figures["rows"]}
     return {"speed_up": figures["speed_up"], "ms_p50": medians}

@@ -19,7 +19,7 @@ import torch
 
 from leap.core.environment import environment
 from leap.exits.forward import layer_forward
-from leap.latency.timing import cpu_timer, random_batches, speed_up, spread, timed
+from leap.latency.timing import Forward, cpu_timer, random_batches, speed_up, spread, timed
 from leap.models.int8 import to_int8
 from leap.models.packed_encoder import Encoder, EncoderConfig
 from leap.models.small_batches import pack_for_small_batches
@@ -46,7 +46,7 @@ def measure(width: int, layers: int, batch: int, calls: int) -> dict[str, Any]:
     to_int8(small)
     ids = np.random.default_rng(0).integers(5, VOCABULARY, size=(200, TOKENS)).tolist()
     batches = random_batches(ids, batch, max(1, calls // 5), seed=1)
-    forwards = {
+    forwards: dict[str, Forward] = {
         name: partial(layer_forward, encoder, layer=layers) for name, encoder in (("fp32", plain), ("int8", small))
     }
     times = timed(forwards, batches, 10, cpu_timer)

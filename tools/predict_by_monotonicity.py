@@ -12,6 +12,7 @@ import json
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +47,7 @@ def models(paths: Sequence[Path]) -> list[Model]:
 def is_monotonic(one: dict[str, Any]) -> bool:
     """Say whether no layer steps away from the last one, as the diagnosis does."""
     values = [row["similarity_to_final"] for row in one["layers"]]
-    return all(after >= before - 1e-6 for before, after in zip(values, values[1:], strict=False))
+    return all(after >= before - 1e-6 for before, after in pairwise(values))
 
 
 def outcome(one: dict[str, Any]) -> str:
@@ -58,14 +59,12 @@ def outcome(one: dict[str, Any]) -> str:
 
 def table(found: Sequence[Model]) -> dict[str, dict[str, int]]:
     """Count outcomes of monotonic and of other models."""
-    outcomes = (SUCCESS, "exits and is far", "never exits")
-    return {
-        kind: {
-            name: sum(model.outcome == name for model in found if model.monotonic is monotonic)
-            for name in outcomes
-        }
-        for kind, monotonic in (("monotonic", True), ("not monotonic", False))
-    }
+    names = (SUCCESS, "exits and is far", "never exits")
+    counts: dict[str, dict[str, int]] = {}
+    for kind, monotonic in (("monotonic", True), ("not monotonic", False)):
+        outcomes = [model.outcome for model in found if model.monotonic is monotonic]
+        counts[kind] = {name: outcomes.count(name) for name in names}
+    return counts
 
 
 def lines(found: Sequence[Model]) -> Iterator[str]:

@@ -173,7 +173,15 @@ def test_every_layer_and_the_teacher_are_timed_for_the_frontier(
 ) -> None:
     shown = settings(batch_sizes=[4, 1], lengths=["sentences", 16])
     teacher = LeapEncoder(make_folder(layers=3, width=24), "cpu")
-    figures = latency_figures(tiny_model, sentences, MIXED, shown, seed=1, teacher=teacher)
+    figures = latency_figures(
+        tiny_model, sentences, MIXED, shown, seed=1, teacher=teacher, thresholds=[0.5, 0.885, 1.0]
+    )
+    assert [row["threshold"] for row in figures["by_threshold"]] == [0.5, 0.885, 1.0]
+    depths = [row["expected_layers"] for row in figures["by_threshold"]]
+    assert depths == sorted(depths)
+    # l_min 2 and k 2: the first test comes at layer 3, the last layer has none.
+    assert (depths[0], depths[-1]) == (3.0, 5.0)
+    assert figures["by_threshold"][0]["ms_p50"] == 3.0
     assert [row["layer"] for row in figures["by_layer"]] == [1, 2, 3, 4, 5]
     for row in figures["by_layer"]:
         assert (row["batch"], row["length"]) == (1, "sentences")

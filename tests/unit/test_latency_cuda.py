@@ -72,15 +72,21 @@ def test_every_path_computes_what_its_row_says(on_card: Any, batches: list[Batch
 
 @torch.inference_mode()
 def test_every_layer_by_the_fast_path(on_card: Any, batches: list[Batch]) -> None:
-    paths = latency.frontier_paths(on_card, batches, on_card)
+    paths = latency.frontier_paths(on_card, batches, RULE, [0.9], on_card)
     assert [(name, path.layers) for name, path in paths.items()] == [
-        ("layer_1", 1), ("layer_2", 2), ("layer_3", 3), ("layer_4", 4), ("layer_5", 5), ("teacher", 5),
+        ("layer_1", 1), ("layer_2", 2), ("layer_3", 3), ("layer_4", 4), ("layer_5", 5),
+        ("theta_0.9", exits_of(on_card, batches).double().mean().item()), ("teacher", 5),
     ]  # fmt: skip
     for batch in batches:
-        for path in paths.values():
+        for name, path in paths.items():
             vectors, layers = path.forward(batch)
-            torch.testing.assert_close(vectors, layer_forward(on_card.encoder, batch, int(path.layers)))
-            assert layers.tolist() == [path.layers] * 3
+            if name == "theta_0.9":
+                expected, found = exit_forward(on_card.encoder, batch, RULE)
+                torch.testing.assert_close(vectors, expected)
+                assert layers.tolist() == found.tolist()
+            else:
+                torch.testing.assert_close(vectors, layer_forward(on_card.encoder, batch, int(path.layers)))
+                assert layers.tolist() == [path.layers] * 3
 
 
 def test_a_fast_path_must_take_every_batch(on_card: Any, batches: list[Batch]) -> None:

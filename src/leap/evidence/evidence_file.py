@@ -32,7 +32,7 @@ MEASURED_BY = {
     "diagnose": ("evaluation", "teacher"),
     "sts": (*_ENCODING, "teacher"),
     "retrieval": (*_ENCODING, "teacher"),
-    "latency": ("latency", "evaluation.primary_set", "evaluation.seed", "teacher"),
+    "latency": ("latency", "evaluation.primary_set", "evaluation.seed", "evaluation.sweep", "teacher"),
 }
 PACKAGE = Path(leap.__file__).parent
 # The packages of leap whose code decides what is measured.

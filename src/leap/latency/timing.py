@@ -5,7 +5,7 @@ exit        Algorithm 1
 monitored   Algorithm 1 with a threshold that no cosine reaches: every check is made and no row leaves
 truncated   cut at exit's expected depth, rounded: what fixed depth gives for the same number of layers
 
-and for the frontier, on batches of the smallest size, every row at each layer in turn, and the teacher.
+and for the frontier, on batches of the smallest size, each layer, each theta of the sweep, and the teacher.
 
 On a CUDA card there are more, and another clock (`leap.latency.timing_cuda`). Other libraries are compared by
 `tools/benchmark_libraries.py`.
@@ -18,7 +18,7 @@ over rounds.
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any
@@ -30,8 +30,8 @@ from torch import Tensor
 from leap.evidence.bootstrap import percentile_interval
 from leap.exits import ExitRule, LeapEncoder
 from leap.exits.forward import exit_forward, layer_forward
-from leap.exits.plan import fixed_plan
-from leap.exits.policy import Fixed
+from leap.exits.plan import plan_of
+from leap.exits.policy import ExitPolicy, Fixed
 from leap.latency import timing_cuda as latency_cuda
 from leap.latency.bandwidth import floor
 from leap.models.batches import Batch, pack
@@ -45,7 +45,7 @@ PASSES = 5
 DRAWS = 1000
 # Ways to compute all layers without a check; exits have to beat the fastest of them.
 FULL_DEPTH = ("full", "graph", "eager")
-LAYER, TEACHER = "layer_", "teacher"
+LAYER, THETA, TEACHER = "layer_", "theta_", "teacher"
 # A cosine lies at or below 1: with this threshold no row leaves.
 UNREACHABLE = 2.0
 
@@ -71,6 +71,7 @@ def latency_figures(
     seed: int,
     others: Mapping[str, Prepare] | None = None,
     teacher: LeapEncoder | None = None,
+    thresholds: Sequence[float] = (),
 ) -> dict[str, Any]:
     """Measure everything in latency.json below its head (docs/architecture.md).
 
@@ -83,6 +84,7 @@ def latency_figures(
         others: further ways to compute the full model, by name: each takes the drawn batches and returns what
             is timed on them.
         teacher: is timed too where its tokens are the model's.
+        thresholds: theta, each timed with the rule's l_min and k.
 
     Raises:
         UserError: the path that the model was told to take does not work here.
@@ -109,14 +111,15 @@ def latency_figures(
             depth = model.depth
             paths = {name: TimedPath(prepare(drawn), depth) for name, prepare in (others or {}).items()}
             if size == smallest and length == settings.lengths[0]:
-                paths |= frontier_paths(model, drawn, teacher)
+                paths |= frontier_paths(model, drawn, rule, thresholds, teacher)
             timed_rows = _rows_of(model, drawn, length, rule, paths, settings.warmup, seed)
             rows += [row for row in timed_rows if not is_frontier(row)]
             frontier |= {row["path"]: frontier_row(row) for row in timed_rows if is_frontier(row)}
     exits = next(row for row in rows if row["path"] == "exit" and row["batch"] == smallest)
     return {
         "rows": rows,
-        "by_layer": [row for path, row in frontier.items() if path != TEACHER],
+        "by_layer": [row for path, row in frontier.items() if path.startswith(LAYER)],
+        "by_threshold": [row for path, row in frontier.items() if path.startswith(THETA)],
         "teacher": frontier.get(TEACHER),
         "speed_up": exits["speed_up"],
         "speed_up_ci95": exits["speed_up_ci95"],
@@ -196,36 +199,58 @@ def own_paths(
 
 
 def frontier_paths(
-    model: LeapEncoder, batches: Sequence[Batch], teacher: LeapEncoder | None
+    model: LeapEncoder,
+    batches: Sequence[Batch],
+    rule: ExitRule,
+    thresholds: Sequence[float],
+    teacher: LeapEncoder | None,
 ) -> dict[str, TimedPath]:
-    """Return the ways to leave at every layer, `layer_1` to `layer_<L>`, and `teacher`, by name."""
-    fixed = {f"{LAYER}{layer}": layer for layer in range(1, model.depth + 1)}
-    paths = {name: TimedPath(call, fixed[name]) for name, call in _fixed_calls(model, batches, fixed).items()}
+    """Return ways to leave by name: `layer_1` to `layer_<L>`, `theta_0.95` and so on, and `teacher`.
+
+    Args:
+        model: the encoder.
+        batches: on the model's device.
+        rule: l_min and k of every theta.
+        thresholds: theta.
+        teacher: its full depth is one way; None if its batches would be others.
+    """
+    policies: dict[str, ExitPolicy] = {f"{LAYER}{layer}": Fixed(layer) for layer in range(1, model.depth + 1)}
+    policies |= {f"{THETA}{theta}": replace(rule, threshold=theta) for theta in thresholds}
+    paths = _policy_paths(model, batches, policies)
     if teacher is not None:
-        depth = teacher.depth
-        paths[TEACHER] = TimedPath(_fixed_calls(teacher, batches, {TEACHER: depth})[TEACHER], depth)
+        paths |= _policy_paths(teacher, batches, {TEACHER: Fixed(teacher.depth)})
     return paths
 
 
-def _fixed_calls(model: LeapEncoder, batches: Sequence[Batch], layers: dict[str, int]) -> dict[str, Forward]:
-    """Every row at one layer, by the path that the model takes for such batches."""
+def _policy_paths(
+    model: LeapEncoder, batches: Sequence[Batch], policies: Mapping[str, ExitPolicy]
+) -> dict[str, TimedPath]:
+    """Ways to leave, by the path that the model takes for such batches."""
     fast = latency_cuda.fast_path(model, batches) if model.device.type == "cuda" else None
-    if fast is None:
-        return {name: partial(exit_forward, model.encoder, policy=Fixed(layer)) for name, layer in layers.items()}
-    plans = {name: fixed_plan(layer, model.depth) for name, layer in layers.items()}
-    exits = torch.full((len(batches), batches[0].rows), model.depth)
-    return latency_cuda.placed_calls(fast, batches, plans, exits)
+    paths: dict[str, TimedPath] = {}
+    for name, policy in policies.items():
+        plan = plan_of(policy, model.depth) if fast is not None else None
+        exits = torch.stack([exit_forward(model.encoder, batch, policy)[1] for batch in batches])
+        call: Forward = partial(exit_forward, model.encoder, policy=policy)
+        if fast is not None and plan is not None:
+            call = latency_cuda.placed_call(fast, batches, plan, exits)
+        paths[name] = TimedPath(call, exits.double().mean().item())
+    return paths
 
 
 def is_frontier(row: dict[str, Any]) -> bool:
-    """Say whether a row is of a layer or of the teacher rather than of a way that is served."""
-    return row["path"] == TEACHER or str(row["path"]).startswith(LAYER)
+    """Say whether a row is of a layer, a threshold or the teacher rather than of a way that is served."""
+    return str(row["path"]).startswith((LAYER, THETA, TEACHER))
 
 
 def frontier_row(row: dict[str, Any]) -> dict[str, Any]:
     """Shorten a row to its number of layers, its time and its speed-up."""
     names = ("batch", "length", "tokens", "ms_p50", "ms_p95", "ms_p99", "speed_up", "speed_up_ci95", "over")
-    return {"layer": row["expected_layers"], **{name: row[name] for name in names}}
+    figures = {name: row[name] for name in names}
+    path, layers = str(row["path"]), row["expected_layers"]
+    if path.startswith(THETA):
+        return {"threshold": float(path.removeprefix(THETA)), "expected_layers": layers, **figures}
+    return {"layer": round(layers), **figures}
 
 
 def _rows_of(

@@ -42,23 +42,24 @@ def fast_path(model: LeapEncoder, batches: Sequence[Batch]) -> FastPath | None:
 def placed_calls(
     path: FastPath, batches: Sequence[Batch], plans: dict[str, Plan], exits: Tensor
 ) -> dict[str, Forward]:
-    """A fast path's calls by name, with the batches placed and the path used to such traffic.
+    """Return a fast path's calls by name, with the batches placed and the path used to such traffic.
 
     Args:
         path: takes all batches.
         batches: on the device.
         plans: by name.
-        exits: [batches, B] int64, where rows leave by the plan named `exit`.
+        exits: [batches, B] int64, where rows leave by the plan named `exit`; by the others all leave at the stop.
     """
-    calls: dict[str, Forward] = {}
-    for name, plan in plans.items():
-        for row in islice(cycle(exits), TRAFFIC_BATCHES):
-            path.learn(plan, row.tolist() if name == "exit" else [plan.stop] * len(row))
-        calls[name] = _placed_call(path, batches, plan)
-    return calls
+    return {
+        name: placed_call(path, batches, plan, exits if name == "exit" else torch.full_like(exits, plan.stop))
+        for name, plan in plans.items()
+    }
 
 
-def _placed_call(path: FastPath, batches: Sequence[Batch], plan: Plan) -> Forward:
+def placed_call(path: FastPath, batches: Sequence[Batch], plan: Plan, exits: Tensor) -> Forward:
+    """Return one call of `placed_calls`; exits, [batches, B] int64, are where rows leave by its plan."""
+    for row in islice(cycle(exits), TRAFFIC_BATCHES):
+        path.learn(plan, row.tolist())
     placed = {id(batch): path.place(batch, plan) for batch in batches}
     return lambda batch: path.run(placed[id(batch)], plan)
 
