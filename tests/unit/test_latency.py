@@ -11,6 +11,8 @@ from zoo import write_model
 from leap.core.errors import UserError
 from leap.core.settings.evaluation import LatencySettings
 from leap.exits import ExitRule, LeapEncoder
+from leap.exits.forward import exit_forward
+from leap.exits.rules import at_layers
 from leap.latency import timing as latency
 from leap.latency.bandwidth import floor
 from leap.latency.timing import (
@@ -24,6 +26,7 @@ from leap.latency.timing import (
     timed,
 )
 from leap.models.batches import Batch, pack
+from leap.models.exit_heads import ExitHeads
 
 MIXED = ExitRule(0.885, 2, 2)
 
@@ -254,6 +257,21 @@ def test_floor_counts_every_weight_once(tiny_model: LeapEncoder, monkeypatch: py
     # The norm of the embeddings is read whole, their tables are not.
     assert found["weight_bytes"] == 4 * (5 * layer + 2 * 16)
     assert found["ms"] == pytest.approx(found["weight_bytes"] / 1e6)
+
+
+@torch.inference_mode()
+def test_exits_are_timed_through_the_heads(tiny_folder: Path, sentences: list[str]) -> None:
+    ExitHeads(torch.randn(4, 16, 16, generator=torch.Generator().manual_seed(0))).save(tiny_folder)
+    model = LeapEncoder(tiny_folder, "cpu")
+    batch = pack([[2, 9, 8, 3], [2, 7, 6, 5, 3]])
+    exits = exit_forward(model.encoder, batch, MIXED)[1]
+    paths, _ = latency.own_paths(model, MIXED, [batch], exits[None])
+    paths |= latency.frontier_paths(model, [batch], MIXED, [0.885], None)
+    pooled = model.returned(model.encoder(batch))
+    for name, layer in (("layer_1", 1), ("layer_3", 3), ("layer_5", 5)):
+        torch.testing.assert_close(paths[name].forward(batch)[0], pooled[layer])
+    for name in ("exit", "theta_0.885"):
+        torch.testing.assert_close(paths[name].forward(batch)[0], at_layers(pooled, exits))
 
 
 def test_any_architecture_is_timed(tmp_path: Path, sentences: list[str]) -> None:

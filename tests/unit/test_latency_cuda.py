@@ -35,6 +35,7 @@ def on_card(tiny_model: LeapEncoder, monkeypatch: pytest.MonkeyPatch) -> Any:
         encoder=tiny_model.encoder,
         depth=tiny_model.depth,
         device=torch.device("cuda"),
+        heads=None,
         paths=SimpleNamespace(fast=(path,)),
     )
 

@@ -24,6 +24,7 @@ from leap.evaluate.retrieval import (
     tie_order,
 )
 from leap.exits import ExitRule, LeapEncoder
+from leap.models.exit_heads import ExitHeads
 
 FULL = ExitRule(2.0, 1)
 
@@ -163,6 +164,19 @@ def test_every_query_layer_in_every_index(
     assert rows[-1]["own_index"] == rows[-1]["both_exit"] == found["ndcg_at_10_full"]
     assert len({row["own_index"] for row in rows}) > 2
     assert found["teacher_index"] is None
+
+
+def test_every_query_layer_goes_through_the_exit_heads(tiny_folder: Path, sentences: list[str]) -> None:
+    ExitHeads(torch.randn(4, 16, 16, generator=torch.Generator().manual_seed(0))).save(tiny_folder)
+    model = LeapEncoder(tiny_folder, "cpu")
+    collection = backwards(sentences)
+    asked, texts = list(collection.queries.values()), list(collection.corpus.values())
+    found = figures(model, collection, ExitRule(0.885, 2, 2), 8, skip_own_id=False)
+    full = at_layer(model, texts, 5)
+    for row in found["by_query_layer"]:
+        queries, exited = (at_layer(model, side, row["layer"]) for side in (asked, texts))
+        assert row["own_index"] == pytest.approx(ndcg_of(queries, full, collection))
+        assert row["both_exit"] == pytest.approx(ndcg_of(queries, exited, collection))
 
 
 def test_queries_exit_and_documents_stay_at_full_depth(tiny_model: LeapEncoder, sentences: list[str]) -> None:

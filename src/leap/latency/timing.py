@@ -195,6 +195,7 @@ def own_paths(
             plans = latency_cuda.own_plans(depth, rule, monitor, cut)
             calls = latency_cuda.placed_calls(fast, batches, plans, exits)
         calls |= latency_cuda.plain_calls(model, rule, cut, batches)
+    calls |= {name: through_heads(model, calls[name]) for name in ("exit", "eager_exit") if name in calls}
     return {name: TimedPath(call, layers.get(name, depth)) for name, call in calls.items()}, engine
 
 
@@ -234,8 +235,21 @@ def _policy_paths(
         call: Forward = partial(exit_forward, model.encoder, policy=policy)
         if fast is not None and plan is not None:
             call = latency_cuda.placed_call(fast, batches, plan, exits)
-        paths[name] = TimedPath(call, exits.double().mean().item())
+        paths[name] = TimedPath(through_heads(model, call), exits.double().mean().item())
     return paths
+
+
+def through_heads(model: LeapEncoder, call: Forward) -> Forward:
+    """Return a call that maps exited vectors as `encode` does, where the model has exit heads."""
+    heads = model.heads
+    if heads is None:
+        return call
+
+    def mapped(batch: Batch) -> tuple[Tensor, Tensor]:
+        vectors, exits = call(batch)
+        return heads.at_exits(vectors, exits.cpu()), exits
+
+    return mapped
 
 
 def is_frontier(row: dict[str, Any]) -> bool:
