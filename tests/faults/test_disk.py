@@ -159,8 +159,7 @@ def still_works(project: Path, environment: Repository) -> None:
     here.run(sys.executable, "-c", code, "exported", "champion.npy")
     np.testing.assert_array_equal(np.load(project / "own.npy"), np.load(project / "champion.npy"))
     here.run(*LEAP, "track")
-    assert "up to date" in here.run("dvc", "repro")
-    assert here.json("verdicts/leap-1.json")["registry"]["aliases"] == ["champion"]
+    assert here.ran(here.run("dvc", "repro")) <= {"promote"}
 
 
 def test_a_project_that_is_moved(repository: Repository, tmp_path: Path) -> None:

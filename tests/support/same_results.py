@@ -11,6 +11,8 @@ from typing import Any
 import compare_runs
 
 RESULTS = ("data", "models", "evaluations", "verdicts", "reports", "studies")
+# Metrics of MLflow that are times, or made of them.
+TIMED = ("latency/", "train/sentences_per_second", "speed_up", "teacher/")
 # Great Expectations names its pages by the moment; pages and pictures of the report show times.
 OF_THE_DAY = re.compile(r"reports/(data_docs/|report\.|paper\.|plots/(latency|frontier))")
 
@@ -76,7 +78,7 @@ def runs(project: Path) -> dict[str, Any]:
         metrics = [
             (names[run], key, step, round(value, 9))
             for run, key, step, value in database.execute("select run_uuid, key, step, value from metrics")
-            if run in kept and not key.startswith(("latency/", "train/sentences_per_second"))
+            if run in kept and not key.startswith(TIMED)
         ]
         twice = {key: count for key, count in Counter(item[:3] for item in metrics).items() if count > 1}
         assert not twice, f"logged twice: {list(twice)[:5]}"

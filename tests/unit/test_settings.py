@@ -86,7 +86,7 @@ def test_contradictions_between_blocks_are_listed_at_once_too(content: Any) -> N
         ("evaluation.length_bins", [8, 8], "evaluation.length_bins: must ascend (found [8, 8])"),
         ("evaluation.sweep.thresholds", [0.9, 1.1], "evaluation.sweep.thresholds.1: Input should be less"),
         ("evaluation.cache_gb", -1, "evaluation.cache_gb: Input should be greater than or equal to 0"),
-        ("tracking.experiment", None, "tracking.experiment: Input should be a valid string"),
+        ("tracking.experiment", 3, "tracking.experiment: Input should be a valid string"),
     ],
 )
 def test_contradictions_and_values_out_of_range_are_refused(
