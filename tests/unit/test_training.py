@@ -25,7 +25,7 @@ from leap.models.locate import locate
 from leap.models.tokenizer import SentenceTokenizer
 from leap.train.teacher import build_cache
 from leap.train.tokens import TokenizedText, epoch_batches
-from leap.train.train_student import train_student
+from leap.train.train_student import train_student, training_seconds
 from leap.train.trainer import Trainer, learning_rate_at
 
 
@@ -97,6 +97,14 @@ def test_an_interrupted_training_goes_on_and_ends_bit_for_bit_alike(
     whole, resumed = (load_file(p.student / "model.safetensors") for p in (project, other))
     assert all(torch.equal(whole[name], resumed[name]) for name in whole)
     assert len((other.record / "history.jsonl").read_text().splitlines()) == len(project.lines)
+
+
+def test_seconds_are_those_of_all_parts_of_a_training() -> None:
+    """Steps of 100 sentences: twice 1 s before an interruption, 4 s for the two steps after it."""
+    history = [
+        {"step": step, "sentences_per_second": rate} for step, rate in ((1.0, 100.0), (2.0, 100.0), (4.0, 50.0))
+    ]
+    assert training_seconds(history, 100) == 6.0
 
 
 def test_the_state_of_other_settings_is_not_gone_on_from(

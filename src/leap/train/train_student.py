@@ -3,8 +3,8 @@
 import json
 import logging
 import shutil
-import time
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from pathlib import Path
 from statistics import median
 from typing import Any, Protocol
@@ -99,9 +99,7 @@ def train_student(
         "%s: %d sentences of %.1f tokens on average, %d steps on %s",
         *(variant.name, len(sentences), text.lengths.mean(), trainer.steps, device),
     )
-    started = time.perf_counter()
     history = trainer.train(state, on_line)
-    seconds = time.perf_counter() - started
     if not ranks.first:
         return {"steps": trainer.steps}
     with whole_folder(place.student) as temporary:
@@ -111,13 +109,22 @@ def train_student(
     result = {
         "checkpoint": sha256_of(place.student / "model.safetensors"),
         "steps": trainer.steps,
-        "seconds": round(seconds, 1),
+        "seconds": round(training_seconds(history, variant.train.batch_size), 1),
         "sentences_per_second": round(median(line["sentences_per_second"] for line in history), 1),
         "loss": history[-1]["loss"],
     }
     _record(place.training, history, result, identity)
     state.clear()
     return result
+
+
+def training_seconds(history: Sequence[Line], batch_size: int) -> float:
+    """Sum the time of all logged intervals, which a resumed training has from its beginning."""
+    steps = [0.0, *(line["step"] for line in history)]
+    return sum(
+        (step - before) * batch_size / line["sentences_per_second"]
+        for (before, step), line in zip(pairwise(steps), history, strict=True)
+    )
 
 
 def copy_checkpoint(variant: VariantSettings, place: Place) -> dict[str, Any]:
