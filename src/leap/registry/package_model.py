@@ -50,7 +50,7 @@ def write_model_folder(checkpoint: Path, target: Path, metadata: dict[str, str],
                 params=ParamSchema(
                     [
                         ParamSpec("input_type", text, None),
-                        ParamSpec("strategy", text, "converged"),
+                        ParamSpec("strategy", text, None),
                         ParamSpec("threshold", real, None),
                         ParamSpec("min_layer", whole, None),
                         ParamSpec("layer", whole, None),

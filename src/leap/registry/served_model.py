@@ -45,8 +45,8 @@ class ServedLeap(mlflow.pyfunc.PythonModel):  # type: ignore[misc, name-defined]
         from leap.serve import check_texts
 
         options = {name: value for name, value in (params or {}).items() if value is not None}
-        strategy = options.get("strategy", "converged")
-        if strategy not in get_args(Strategy):
+        strategy = options.get("strategy")
+        if strategy not in (None, *get_args(Strategy)):
             raise _refused(f"strategy {strategy!r} is none of {', '.join(get_args(Strategy))}")
         try:
             sentences = check_texts(model_input["sentence"].tolist())
