@@ -177,13 +177,13 @@ def test_exits_that_are_near_but_lose_their_neighbours_are_not_safe() -> None:
     assert 2.9 < outcome.expected_layers < 4.5
     assert outcome.kept.mean() > 0.8
     without = Demand(floor=0.94, risk=0.1, confidence=0.9, keep=0.01)
-    assert certify(parts_of(pooled, thirds(900), measured), 1, without, False)[1].expected_layers < 2.5
+    assert certify(parts_of(pooled, thirds(900), measured), 1, without)[1].expected_layers < 2.5
 
 
 def test_the_report_says_which_of_the_gates_checks_pass() -> None:
     pooled = population(900, seed=3)
     parts = parts_of(pooled, thirds(900))
-    facts = report(DEMAND, parts, *certify(parts, 1, DEMAND, False))
+    facts = report(DEMAND, parts, *certify(parts, 1, DEMAND))
     checks = facts["checklist"]
     assert {name: check["bound"] for name, check in checks.items()} == {
         "exit_rate": 0.5,
@@ -214,7 +214,7 @@ def test_a_model_that_converges_falsely_calibrates_to_no_exits() -> None:
 def test_the_outcome_is_what_the_rule_does() -> None:
     pooled = population(900, seed=3)
     rows = thirds(900, torch.Generator().manual_seed(0))
-    calibration, outcome = certify(parts_of(pooled, rows), 1, DEMAND, False)
+    calibration, outcome = certify(parts_of(pooled, rows), 1, DEMAND)
     exits = exits_of(pooled[:, rows[2]], calibration)
     assert exits.tolist() == outcome.exits.tolist()
     assert outcome.expected_layers < 5
