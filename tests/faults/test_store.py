@@ -78,14 +78,14 @@ def test_a_server_down_at_the_start_in_the_middle_and_at_the_end(
             server.stop()
         if step == 4:
             server.start()
-    for step in train(settings, project, "leap_plus", range(6)):  # goes before the end
+    for step in train(settings, project, "elastic", range(6)):  # goes before the end
         if step == 5:
             server.stop()
     server.start()
-    for variant in ("baseline", "leap", "leap_plus"):
+    for variant in ("baseline", "leap", "elastic"):
         assert log(settings, variant)
     finished = Tracking.open(settings, required=True).find({}, "attributes.status = 'FINISHED'")
-    assert sorted(run.data.tags["leap.variant"] for run in finished) == ["baseline", "leap", "leap_plus"]
+    assert sorted(run.data.tags["leap.variant"] for run in finished) == ["baseline", "leap", "elastic"]
     # The history has 3 lines; whatever the live run could send, each is there once.
     client = Tracking.open(settings).client
     assert client is not None

@@ -148,7 +148,7 @@ def test_processes_of_one_project_that_promote_at_once(project: Path, server: Se
         server.start()
     path = f"{Path(leap.__file__).parents[1]}{os.pathsep}{Path(made_evidence.__file__).parent}"
     processes = []
-    for variant, value in (("leap", 0.80), ("leap_plus", 0.78), ("leap", 0.80)):
+    for variant, value in (("leap", 0.80), ("elastic", 0.78), ("leap", 0.80)):
         write_checkpoint(project / "models" / f"{variant}-1", variant.encode())
         command = [sys.executable, "-c", PROMOTE, server.uri, variant, str(value)]
         environment = {**os.environ, "PYTHONPATH": path}
@@ -157,10 +157,10 @@ def test_processes_of_one_project_that_promote_at_once(project: Path, server: Se
     assert [process.returncode for process in processes] == [0, 0, 0], outputs
     race = made_settings(tracking={"uri": server.uri, "experiment": "test"}, gate={"registered_model": "race"})
     versions = history(Tracking.open(race, required=True))
-    assert sorted(item.name for item in versions) == ["leap-1", "leap_plus-1"]
+    assert sorted(item.name for item in versions) == ["leap-1", "elastic-1"]
     held = {alias: item.name for item in versions for alias in item.aliases}
     assert held.pop("champion") == "leap-1"
-    assert held in ({"candidate": "leap_plus-1"}, {"previous": "leap_plus-1"})
+    assert held in ({"candidate": "elastic-1"}, {"previous": "elastic-1"})
 
 
 def test_a_server_that_goes_while_a_training_runs(project: Path, server: Server, settings: Settings) -> None:

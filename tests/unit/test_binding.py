@@ -186,9 +186,9 @@ def test_the_command_on_a_folder_of_many_ends_with_1_where_one_is_refused(projec
     judged = ["gate", "--evidence", "evaluations"]
     assert CliRunner().invoke(app, judged).exit_code == 0
     slow = {"speed_up": 0.9, "speed_up_ci95": [0.85, 0.95]}
-    write_evidence(project, SETTINGS, "leap_plus", latency=slow)
+    write_evidence(project, SETTINGS, "elastic", latency=slow)
     refused = CliRunner().invoke(app, judged)
-    assert "leap_plus-1 is refused by speed_up" in refused.output
+    assert "elastic-1 is refused by speed_up" in refused.output
     assert refused.exit_code == 1
 
 

@@ -81,8 +81,8 @@ def test_queries_that_exit_alone_leave_the_index_as_it_is(summary: dict[str, Any
 def test_the_best_of_those_that_pass_is_the_finding(summary: dict[str, Any]) -> None:
     better = copy.deepcopy(summary["variants"]["leap"])
     better["gate"]["primary_metric"]["value"] = 0.9
-    summary["variants"]["leap_plus"] = better
-    assert finding(summary).startswith("leap_plus passes")
+    summary["variants"]["elastic"] = better
+    assert finding(summary).startswith("elastic passes")
 
 
 def test_a_control_is_never_the_finding_and_says_what_it_is_for(summary: dict[str, Any]) -> None:

@@ -79,7 +79,7 @@ def held() -> dict[str, int]:
 
 def test_the_better_one_becomes_champion_and_the_old_one_previous(project: Path) -> None:
     assert place("leap", 0.78) == Standing(1, ["champion"], "became champion: there was none")
-    second = place("leap_plus", 0.80)
+    second = place("elastic", 0.80)
     assert second.decision == "became champion: sts.x 0.8 is better than version 1's 0.78"
     assert held() == {"champion": 2, "previous": 1}
 
@@ -87,7 +87,7 @@ def test_the_better_one_becomes_champion_and_the_old_one_previous(project: Path)
 @pytest.mark.parametrize(("value", "word"), [(0.77, "worse than"), (0.78, "equal to")])
 def test_a_worse_or_equal_one_stays_candidate(project: Path, value: float, word: str) -> None:
     place("leap", 0.78)
-    placed = place("leap_plus", value)
+    placed = place("elastic", value)
     assert placed.aliases == ["candidate"]
     assert placed.decision == f"stays out: sts.x {value} is {word} version 1's 0.78"
     assert held() == {"champion": 1, "candidate": 2}
@@ -95,35 +95,35 @@ def test_a_worse_or_equal_one_stays_candidate(project: Path, value: float, word:
 
 def test_again_changes_nothing(project: Path) -> None:
     place("leap", 0.78)
-    second, third = place("leap_plus", 0.80), place("baseline", 0.70)
+    second, third = place("elastic", 0.80), place("baseline", 0.70)
     before = held()
     for _ in range(2):
         assert place("leap", 0.78) == Standing(
             1, ["previous"], "stays out: sts.x 0.78 is worse than version 2's 0.8"
         )
-    assert place("leap_plus", 0.80) == second
+    assert place("elastic", 0.80) == second
     assert place("baseline", 0.70) == third
     assert held() == before == {"champion": 2, "previous": 1, "candidate": 3}
 
 
 def test_a_candidate_that_gets_better_evidence_takes_over(project: Path) -> None:
     place("leap", 0.78)
-    place("leap_plus", 0.70)
-    place("leap_plus", 0.79)
+    place("elastic", 0.70)
+    place("elastic", 0.79)
     assert held() == {"champion": 2, "previous": 1}
 
 
 def test_an_older_candidate_does_not_take_the_alias_back(project: Path) -> None:
     place("leap", 0.78)
-    place("leap_plus", 0.70)
+    place("elastic", 0.70)
     place("baseline", 0.60)
-    assert place("leap_plus", 0.70).aliases == []
+    assert place("elastic", 0.70).aliases == []
     assert held() == {"champion": 1, "candidate": 3}
 
 
 def test_a_champion_measured_on_other_data_gives_way(project: Path) -> None:
     place("leap", 0.90)
-    placed = place("leap_plus", 0.50, data={"pairs": "other"})
+    placed = place("elastic", 0.50, data={"pairs": "other"})
     assert placed.decision == "became champion: version 1 was measured on other data and cannot be compared"
     assert held() == {"champion": 2, "previous": 1}
 
@@ -150,9 +150,9 @@ def test_the_champions_alias_moves_last(project: Path, monkeypatch: pytest.Monke
     with monkeypatch.context() as patch:
         patch.setattr(_Registry, "alias", broken)
         with pytest.raises(UserError, match="the server went away"):
-            place("leap_plus", 0.80)
+            place("elastic", 0.80)
     assert held() == {"champion": 1, "previous": 1}
-    assert place("leap_plus", 0.80).aliases == ["champion"]
+    assert place("elastic", 0.80).aliases == ["champion"]
     assert held() == {"champion": 2, "previous": 1}
 
 
@@ -281,7 +281,7 @@ def test_a_first_promotion_killed_between_any_two_changes(project: Path, monkeyp
 
 def test_a_change_of_champions_killed_between_any_two_changes(project: Path, monkeypatch) -> None:
     place("leap", 0.70)
-    place("leap_plus", 0.78)
+    place("elastic", 0.78)
 
     def after_kill(now: dict[str, int]) -> None:
         assert now["champion"] in (2, 3)
@@ -293,7 +293,7 @@ def test_a_change_of_champions_killed_between_any_two_changes(project: Path, mon
 
 def test_a_rollback_killed_between_any_two_changes_ends_right_by_the_gate(project: Path, monkeypatch) -> None:
     place("leap", 0.78)
-    place("leap_plus", 0.80)
+    place("elastic", 0.80)
     copy_store(DATABASE, SAVED)
     store = Store(monkeypatch)
     rollback(Tracking.open(SETTINGS))
@@ -313,17 +313,17 @@ def test_a_rollback_killed_between_any_two_changes_ends_right_by_the_gate(projec
 
 def test_rollback_and_the_gate_respects_it(project: Path) -> None:
     place("leap", 0.78)
-    place("leap_plus", 0.80)
+    place("elastic", 0.80)
     tracking = Tracking.open(SETTINGS)
     assert rollback(tracking).decision == "made champion again by a rollback in place of version 2"
     assert held() == {"champion": 1, "previous": 2}
-    place("leap_plus", 0.80)
+    place("elastic", 0.80)
     assert held() == {"champion": 1, "previous": 2}
 
 
 def test_a_rollback_to_a_refused_version_is_asked_for_by_name(project: Path) -> None:
     place("leap", 0.78)
-    place("leap_plus", 0.80)
+    place("elastic", 0.80)
     refuse("leap")
     tracking = Tracking.open(SETTINGS)
     with pytest.raises(UserError, match=r"version 1, .* is refused .* `leap rollback --force`"):
@@ -336,31 +336,31 @@ def test_a_rollback_to_a_refused_version_is_asked_for_by_name(project: Path) -> 
 
 def test_a_refused_version_loses_candidate(project: Path) -> None:
     place("leap", 0.78)
-    place("leap_plus", 0.70)
+    place("elastic", 0.70)
     assert held() == {"champion": 1, "candidate": 2}
-    assert refuse("leap_plus") == Standing(2, [], "refused by the gate")
+    assert refuse("elastic") == Standing(2, [], "refused by the gate")
     assert held() == {"champion": 1}
 
 
 def test_what_a_rollback_took_back_stays_out_and_others_do_not(project: Path) -> None:
     place("leap", 0.78)
-    place("leap_plus", 0.80)
+    place("elastic", 0.80)
     rollback(Tracking.open(SETTINGS))
     assert place("baseline", 0.79).aliases == ["champion"]
     assert held() == {"champion": 3, "previous": 1}
-    assert place("leap_plus", 0.80).decision == "taken back by a rollback"
+    assert place("elastic", 0.80).decision == "taken back by a rollback"
     assert held() == {"champion": 3, "previous": 1}
 
 
 def test_the_history_says_who_was_champion_when(project: Path) -> None:
     assert history_text(history(Tracking.open(SETTINGS))) == "nothing is registered"
     place("leap", 0.78)
-    place("leap_plus", 0.80)
-    place("leap_plus", 0.80)
+    place("elastic", 0.80)
+    place("elastic", 0.80)
     rollback(Tracking.open(SETTINGS))
     versions = history(Tracking.open(SETTINGS))
     assert [(item.version, item.name, item.aliases) for item in versions] == [
-        (2, "leap_plus-1", ["previous"]),
+        (2, "elastic-1", ["previous"]),
         (1, "leap-1", ["champion"]),
     ]
     text = history_text(versions)
@@ -379,7 +379,7 @@ def test_a_refused_champion_keeps_its_alias_until_a_passing_model_comes(project:
     assert refused is not None
     assert refused.aliases == ["champion"]
     assert not history(Tracking.open(SETTINGS))[0].passed
-    placed = place("leap_plus", 0.60)
+    placed = place("elastic", 0.60)
     assert placed.decision == "became champion: version 1 is refused now"
     assert held() == {"champion": 2, "previous": 1}
 
@@ -400,9 +400,9 @@ def test_the_same_weights_with_another_rule_are_another_version_and_take_over(pr
 
 def test_two_projects_with_their_own_data_do_not_take_the_alias_from_each_other(project: Path) -> None:
     place("leap", 0.90)
-    place("leap_plus", 0.50, data={"pairs": "other"})
+    place("elastic", 0.50, data={"pairs": "other"})
     assert place("leap", 0.90).aliases == ["previous"]
-    assert place("leap_plus", 0.50, data={"pairs": "other"}).aliases == ["champion"]
+    assert place("elastic", 0.50, data={"pairs": "other"}).aliases == ["champion"]
 
 
 def test_a_model_to_compare_with_is_never_promoted(project: Path) -> None:
@@ -536,10 +536,10 @@ def test_comparison() -> None:
 
 @pytest.fixture
 def measured(project: Path) -> Path:
-    """Models of four variants with evidence; leap_plus is the best, baseline never leaves early."""
+    """Models of four variants with evidence; elastic is the best, baseline never leaves early."""
     changes: dict[str, Any] = {
         "baseline": {"diagnose": {"exit": {"rate": 0.0}}},
-        "leap_plus": {"sts": {"spearman_exit": 0.795}},
+        "elastic": {"sts": {"spearman_exit": 0.795}},
     }
     for variant in SETTINGS.variants:
         model(variant)
@@ -559,7 +559,7 @@ def test_promote_registers_what_passes_and_writes_into_no_verdict(measured: Path
     standings = run_gate()
     first = Path("verdicts/leap-1.json").read_bytes()
     assert {name: item["aliases"] for name, item in standings.items()} == {
-        "leap-1": ["champion"], "leap_plus-1": ["champion"]
+        "leap-1": ["champion"], "elastic-1": ["champion"]
     }  # fmt: skip
     assert held() == {"champion": 2, "previous": 1}
     assert Path("verdicts/leap-1.json").read_bytes() == first
@@ -618,7 +618,7 @@ def test_an_experiment_of_dvc_is_logged_and_promotes_only_if_asked(
     assert held() == {}
     assert len(Tracking.open(SETTINGS).find({"dvc.experiment": "bold-idea", "leap.verdict": "passed"})) == 3
     asked = made_settings(tracking={"promote": "always"})
-    assert set(synchronise(asked, Project())["registry"]) == {"leap-1", "leap_plus-1"}
+    assert set(synchronise(asked, Project())["registry"]) == {"leap-1", "elastic-1"}
 
 
 def test_a_temporary_copy_of_dvc_logs_into_the_projects_store(measured: Path, monkeypatch) -> None:
@@ -660,10 +660,10 @@ def test_a_champion_that_is_refused_later_is_pointed_out(measured: Path, caplog:
 
 def test_a_verdict_on_another_model_registers_nothing(measured: Path) -> None:
     run_gate("leap")
-    (model("leap_plus") / "leap.json").write_text("{}")
+    (model("elastic") / "leap.json").write_text("{}")
     tracking = Tracking.open(SETTINGS, required=True)
     with pytest.raises(UserError, match="measured on model"):
-        register(tracking, Project().checkpoint("leap_plus", 1), verdict("leap_plus", 0.9))
+        register(tracking, Project().checkpoint("elastic", 1), verdict("elastic", 0.9))
     assert held() == {"champion": 1}
 
 

@@ -226,7 +226,7 @@ def test_the_frontier_is_quality_against_measured_time(summary: dict[str, Any]) 
 
 
 def test_a_variant_keeps_its_colour_whichever_others_there_are() -> None:
-    every = colours_of(["baseline", "leap", "leap_plus", "fixed_depth"])
+    every = colours_of(["baseline", "leap", "elastic", "fixed_depth"])
     assert len(set(every.values())) == 4
     assert colours_of(["fixed_depth", "leap"]) == {name: every[name] for name in ("leap", "fixed_depth")}
     assert colours_of(["mine", "leap"])["mine"] not in {every["leap"]}

@@ -27,5 +27,5 @@ def test_results_are_a_row_a_variant_and_seed(tmp_path: Path, monkeypatch: pytes
     assert table.loc[("leap", 1), "ndcg_query"] == pytest.approx(0.495)
     assert table.loc[("leap", 1), "verdict"] == "passes"
     assert table.loc[("baseline", 1), "verdict"] == "control"
-    assert table.loc["leap_plus"].drop(columns="verdict").isna().all(axis=None)
+    assert table.loc["elastic"].drop(columns="verdict").isna().all(axis=None)
     assert results(tmp_path).equals(table)

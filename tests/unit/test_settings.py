@@ -55,14 +55,14 @@ def test_a_password_in_the_trackers_uri_is_refused_and_not_repeated(content: Any
 
 
 def test_contradictions_between_blocks_are_listed_at_once_too(content: Any) -> None:
-    content["variants"]["leap_plus"]["exit"] = {"min_layer": 13, "patience": 12}
+    content["variants"]["elastic"]["exit"] = {"min_layer": 13, "patience": 12}
     content["train"]["max_length"] = 256
     content["gate"]["baseline"] = "nobody"
     assert mistakes(content) == [
-        "gate.baseline: 'nobody' is not a block of variants (baseline, leap, leap_plus, fixed_depth)",
+        "gate.baseline: 'nobody' is not a block of variants (baseline, leap, elastic, fixed_depth)",
         "train.max_length: 256 is above student.max_length 128",
-        "variants.leap_plus.exit: min_layer 13 is above the depth, student.layers 12",
-        "variants.leap_plus.exit: patience 12 must be below the depth, student.layers 12",
+        "variants.elastic.exit: min_layer 13 is above the depth, student.layers 12",
+        "variants.elastic.exit: patience 12 must be below the depth, student.layers 12",
     ]
 
 
@@ -132,7 +132,7 @@ def test_calibration_that_would_be_refused_for_too_few_sentences_is_refused_at_o
 
 def test_a_variant_is_the_shared_blocks_with_its_changes(content: Any) -> None:
     settings = parse_settings(content, "params.yaml")
-    shared, plus = settings.variant("leap").loss, settings.variant("leap_plus").loss
+    shared, plus = settings.variant("leap").loss, settings.variant("elastic").loss
     assert (shared.margin, plus.margin) == ("sigmoid", "softplus")
     assert plus.alpha == shared.alpha == content["loss"]["alpha"]
     with pytest.raises(UserError, match="no variant 'leap2'"):

@@ -98,7 +98,7 @@ MISTAKES = [
     ("exit.min_layer", 13, "exit: min_layer 13 is above the depth, student.layers 12"),
     ("exit.patience", 12, "exit: patience 12 must be below the depth, student.layers 12"),
     ("variants.fixed_depth.student.layers", 14, "variants.fixed_depth.student.layers: 14 is above"),
-    ("variants.leap_plus.exit", {"min_layer": 20}, "variants.leap_plus.exit: min_layer 20 is above"),
+    ("variants.elastic.exit", {"min_layer": 20}, "variants.elastic.exit: min_layer 20 is above"),
     ("student.heads", 7, "student.heads: width 128 is not a multiple of heads 7 (found 7)"),
     ("loss.ramp", [0.6, 0.1], "loss.ramp: must rise (found [0.6, 0.1])"),
     ("loss.surprising", 1, "loss.surprising: unknown key"),
