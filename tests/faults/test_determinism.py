@@ -27,7 +27,7 @@ ALONE = (
 def reproduce(root: Path, hash_seed: str, cores: set[int]) -> Path:
     project = Repository(root, "embedded", ALONE)
     done = subprocess.run(
-        [sys.executable, PROJECT / "scripts" / "run_stages.py", "--only", STAGES],
+        [sys.executable, PROJECT / "tools" / "run_stages.py", "--only", STAGES],
         cwd=root,
         env=project.environment()
         | {"PYTHONHASHSEED": hash_seed, "OMP_NUM_THREADS": "2", "OMP_WAIT_POLICY": "passive"},
@@ -45,7 +45,7 @@ def test_two_fresh_projects_hold_the_same_results(tmp_path: Path) -> None:
     cores = os.sched_getaffinity(0)
     one = reproduce(tmp_path / "one", "1", cores)
     other = reproduce(tmp_path / "other", "2", {min(cores)})
-    command = [sys.executable, PROJECT / "scripts" / "compare_runs.py", one, other]
+    command = [sys.executable, PROJECT / "tools" / "compare_runs.py", one, other]
     environment = os.environ | {"PYTHONPATH": str(PROJECT / "src")}
     compared = subprocess.run(command, env=environment, capture_output=True, text=True)
     assert compared.returncode == 0, compared.stdout

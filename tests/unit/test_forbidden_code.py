@@ -13,7 +13,7 @@ from ruamel.yaml import YAML
 
 PROJECT = Path(__file__).parents[2]
 FILES = sorted(
-    path for folder in ("src", "stages", "scripts", "benchmarks") for path in (PROJECT / folder).rglob("*.py")
+    path for folder in ("src", "stages", "tools") for path in (PROJECT / folder).rglob("*.py")
 )
 MODULES = {
     "pickle",

@@ -13,7 +13,7 @@ PROJECT = Path(__file__).parents[2]
 
 
 def loaded() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("run_stages", PROJECT / "scripts" / "run_stages.py")
+    spec = importlib.util.spec_from_file_location("run_stages", PROJECT / "tools" / "run_stages.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -32,7 +32,7 @@ def test_the_commands_are_those_that_dvc_would_run() -> None:
     ]
     assert ("train", "python stages/train.py --variant leap --seed 1") in found
     assert ("evaluate_sts", "python stages/evaluate_sts.py --variant leap --seed 1 --set software") in found
-    assert found[-1] == ("report", "python stages/report.py")
+    assert found[-2:] == [("report", "python stages/report.py"), ("promote", "python stages/promote.py")]
     assert not any("$" in command for _, command in found)
     names = [name for name, _ in found]
     assert names == sorted(names, key=list(dict.fromkeys(names)).index)  # a stage's items stand together
@@ -43,6 +43,7 @@ def test_the_commands_are_those_that_dvc_would_run() -> None:
     students = next(step for step in steps if len(step[0]) > 1)
     assert [command.removeprefix("python stages/") for command in students[0]] == [
         "train.py --variant baseline --seed 1",
+        "calibrate.py --variant baseline --seed 1",
         "diagnose.py --variant baseline --seed 1",
         "evaluate_sts.py --variant baseline --seed 1 --set software",
         "evaluate_retrieval.py --variant baseline --seed 1 --set docstrings",

@@ -61,8 +61,8 @@ def test_contradictions_between_blocks_are_listed_at_once_too(content: Any) -> N
     assert mistakes(content) == [
         "gate.baseline: 'nobody' is not a block of variants (baseline, leap, elastic, fixed_depth)",
         "train.max_length: 256 is above student.max_length 128",
-        "variants.elastic.exit: min_layer 13 is above the depth, student.layers 12",
-        "variants.elastic.exit: patience 12 must be below the depth, student.layers 12",
+        "variants.elastic.exit: min_layer 13 is above the depth, student.layers 6",
+        "variants.elastic.exit: patience 12 must be below the depth, student.layers 6",
     ]
 
 
@@ -134,7 +134,7 @@ def test_a_variant_is_the_shared_blocks_with_its_changes(content: Any) -> None:
     settings = parse_settings(content, "params.yaml")
     shared, plus = settings.variant("leap").loss, settings.variant("elastic").loss
     assert (shared.margin, plus.margin) == ("sigmoid", "softplus")
-    assert plus.alpha == shared.alpha == content["loss"]["alpha"]
+    assert plus.delta == shared.delta == content["loss"]["delta"]
     with pytest.raises(UserError, match="no variant 'leap2'"):
         settings.variant("leap2")
 
