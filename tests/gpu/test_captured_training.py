@@ -11,6 +11,7 @@ from tiny_models import write_folder
 from tiny_settings import tiny_variant
 
 from leap.core.errors import UserError
+from leap.core.project import Project
 from leap.core.settings.sources import LocalModel
 from leap.models.locate import locate
 from leap.train.teacher import build_cache, write_online
@@ -46,11 +47,12 @@ class Run:
     def train(self, on_line: Any = None, **train: Any) -> dict[str, Any]:
         settings = {"device": "cuda", "precision": "bf16", "epochs": 4, **train}
         note = on_line or (lambda _, line: self.lines.append(line))
-        folders = (self.root / "cache", self.root / "model", self.root / "record")
-        return train_student(tiny_variant(train=settings, **WIDE), self.teacher, 1, self.sentences, *folders, note)
+        place = Project(self.root).checkpoint("tiny", 1)
+        variant = tiny_variant(train=settings, **WIDE)
+        return train_student(variant, self.teacher, 1, self.sentences, self.root / "cache", place, note)
 
     def weights(self) -> dict[str, torch.Tensor]:
-        return load_file(self.root / "model" / "model.safetensors")
+        return load_file(Project(self.root).checkpoint("tiny", 1).student / "model.safetensors")
 
 
 @pytest.mark.parametrize("online", [False, True])
