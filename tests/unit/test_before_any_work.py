@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from leap.cli import app
 from leap.core.errors import UserError
-from leap.core.stage import run
+from leap.core.stage import run_program
 from leap.exits import LeapEncoder
 from leap.exits.calibrate.risk import Demand
 
@@ -44,7 +44,7 @@ def test_a_stage_reads_the_settings_before_its_body(
 ) -> None:
     monkeypatch.setattr("sys.argv", ["stage.py"])
     with pytest.raises(SystemExit) as caught:
-        run(lambda *_: pytest.fail("the body ran"), "")
+        run_program(lambda _: pytest.fail("the body ran"), ())
     assert caught.value.code == 1
     told(capsys.readouterr().err)
     assert [path.name for path in wrong.iterdir()] == ["params.yaml"]
@@ -52,13 +52,14 @@ def test_a_stage_reads_the_settings_before_its_body(
 
 @pytest.mark.parametrize("stage", STAGES, ids=lambda path: path.stem)
 def test_every_stage_begins_so(stage: Path) -> None:
-    """Its module only defines; what it does when started is `run(BODY, __doc__, ...)` and nothing else."""
-    *definitions, last = ast.parse(stage.read_text()).body
-    kinds = (ast.Import, ast.ImportFrom, ast.FunctionDef, ast.Assign, ast.Expr)
-    assert all(isinstance(node, kinds) for node in definitions)
-    assert isinstance(last, ast.If)
-    (call,) = last.body
-    assert ast.unparse(call).startswith("run(")
+    """Its module only defines; its one function is the stage's, and runs when the file is run as a program."""
+    tree = ast.parse(stage.read_text()).body
+    assert all(
+        isinstance(node, ast.Import | ast.ImportFrom | ast.FunctionDef | ast.Assign | ast.Expr) for node in tree
+    )
+    bodies = [node for node in tree if isinstance(node, ast.FunctionDef) and node.decorator_list]
+    assert [node.name for node in bodies] == [stage.stem]
+    assert ast.unparse(bodies[0].decorator_list[0]).startswith("stage(")
 
 
 COMMANDS = [
@@ -91,7 +92,7 @@ RULE_TOLD = ("threshold 1.5 is not a cosine", "min_layer 99 is not a layer of th
         (["doctor", "MODEL", *RULE, "--patience", "7"], (*RULE_TOLD, "patience 7 must be")),
         (["doctor", "MODEL", "--threshold", "nan"], ("threshold nan is not a cosine",)),
         (["doctor", "MODEL", "--device", "tpu"], ("device 'tpu' is none of auto, cpu, cuda and cuda:N",)),
-        (["doctor", "MODEL", "--page", "."], ("--page . is a folder",)),
+        (["doctor", "MODEL", "--page", "."], (". exists, a folder that stays as it is",)),
         (["latency", "MODEL", *RULE], RULE_TOLD),
         (
             [

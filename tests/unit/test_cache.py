@@ -78,8 +78,9 @@ def test_a_model_opened_otherwise_has_another_name(make_folder: MakeFolder, sent
     assert entry_name(LeapEncoder(folder, "cpu"), sentences, "x") == entry_name(opened[0], sentences, "x")
 
 
-def test_every_file_that_decides_a_vector_is_in_the_name(tiny_folder: Path, sentences: list[str]) -> None:
-    model = LeapEncoder(tiny_folder, "cpu")
+def test_every_file_that_decides_a_vector_is_in_the_name(make_folder: MakeFolder, sentences: list[str]) -> None:
+    folder = make_folder()
+    model = LeapEncoder(folder, "cpu")
     names = [entry_name(model, sentences, "x")]
     for file in (
         "predictors.safetensors",
@@ -87,13 +88,13 @@ def test_every_file_that_decides_a_vector_is_in_the_name(tiny_folder: Path, sent
         "1_Pooling/config.json",
         "tokenizer_config.json",
     ):
-        (tiny_folder / file).parent.mkdir(exist_ok=True)
-        (tiny_folder / file).write_text(file)
+        (folder / file).parent.mkdir(exist_ok=True)
+        (folder / file).write_text(file)
         names.append(entry_name(model, sentences, "x"))
     assert len(set(names)) == 5
     # When to leave is no part of what layers compute.
-    (tiny_folder / "calibration.json").write_text("{}")
-    (tiny_folder / "leap.json").write_text("{}")
+    (folder / "calibration.json").write_text("{}")
+    (folder / "leap.json").write_text("{}")
     assert entry_name(model, sentences, "x") == names[-1]
 
 

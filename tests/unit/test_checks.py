@@ -219,8 +219,8 @@ def test_a_star_leaves_out_what_has_a_check_of_its_own(project: Path) -> None:
     known = {"metric": "retrieval.second.drop", "at_most": 0.3, "severity": "warn"}
     checks = {**{k: c.model_dump() for k, c in SETTINGS.gate.checks.items()}, "known_failure": known}
     settings = made_settings(gate={"checks": checks})
-    evidence = made(project, retrieval={"drop": 0.25})
-    evidence.retrieval["docstrings"]["drop"] = 0.05
+    evidence = made(project, retrieval={"drop": 0.25, "drop_ci95": [0.2, 0.3]})
+    evidence.retrieval["docstrings"] |= {"drop": 0.05, "drop_ci95": [0.03, 0.07]}
     results = run_checks(settings.gate, evidence, "software", rivals(project), this_hardware(on_card=False))
     names = [result.name for result in results if result.metric.endswith(".drop")]
     assert names == ["retrieval.docstrings", "known_failure"]

@@ -164,7 +164,7 @@ def test_calibrated_has_a_threshold_a_layer() -> None:
         ([inf, 0.7, 0.9, inf], 3),
         ([inf, inf, inf, inf], 4),
     ):
-        found = calibrated(ONE, Calibration(torch.tensor(thresholds), 1, None, False))
+        found = calibrated(ONE, Calibration(torch.tensor(thresholds), 1, None))
         assert found.tolist() == [left]
 
 
@@ -173,7 +173,7 @@ def test_calibrated_by_a_predicted_similarity() -> None:
     by_norm = Predictor(torch.tensor([[0.0, 0, 0, 1, 0, 0]]).repeat(4, 1))
     assert by_norm.scores(ONE)[1:, 0].exp().tolist() == pytest.approx([5, 10, 5])
     thresholds = torch.tensor([torch.inf, 9.0, 9.0, torch.inf]).log()
-    assert calibrated(ONE, Calibration(thresholds, 1, by_norm, False)).tolist() == [3]
+    assert calibrated(ONE, Calibration(thresholds, 1, by_norm)).tolist() == [3]
     # And one that sees the three cosines and the step of the norm.
     seen = [Predictor(torch.eye(6)[column].repeat(4, 1)).scores(ONE)[2, 0].item() for column in (0, 1, 2, 4, 5)]
     assert seen == pytest.approx([1.0, 0.6, 0.6, torch.tensor(2.0).log().item(), 1.0])

@@ -12,9 +12,7 @@ import pytest
 from ruamel.yaml import YAML
 
 PROJECT = Path(__file__).parents[2]
-FILES = sorted(
-    path for folder in ("src", "stages", "tools") for path in (PROJECT / folder).rglob("*.py")
-)
+FILES = sorted(path for folder in ("src", "stages", "tools") for path in (PROJECT / folder).rglob("*.py"))
 MODULES = {
     "pickle",
     "cPickle",

@@ -260,9 +260,10 @@ def test_floor_counts_every_weight_once(tiny_model: LeapEncoder, monkeypatch: py
 
 
 @torch.inference_mode()
-def test_exits_are_timed_through_the_heads(tiny_folder: Path, sentences: list[str]) -> None:
-    ExitHeads(torch.randn(4, 16, 16, generator=torch.Generator().manual_seed(0))).save(tiny_folder)
-    model = LeapEncoder(tiny_folder, "cpu")
+def test_exits_are_timed_through_the_heads(make_folder: MakeFolder, sentences: list[str]) -> None:
+    folder = make_folder()
+    ExitHeads(torch.randn(4, 16, 16, generator=torch.Generator().manual_seed(0))).save(folder)
+    model = LeapEncoder(folder, "cpu")
     batch = pack([[2, 9, 8, 3], [2, 7, 6, 5, 3]])
     exits = exit_forward(model.encoder, batch, MIXED)[1]
     paths, _ = latency.own_paths(model, MIXED, [batch], exits[None])

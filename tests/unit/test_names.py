@@ -170,7 +170,10 @@ def test_every_stage_comes_after_the_one_that_validates_the_settings() -> None:
     checked = {"data/settings.txt"}
     for name, stage in stages.items():
         if name != "settings":
-            assert any(str(dep).partition("${")[0].startswith(tuple(checked)) for dep in stage["deps"]), name
+            deps = [str(dep).partition("${")[0] for dep in stage["deps"]]
+            assert any(dep.startswith(done) or done.startswith(f"{dep}/") for dep in deps for done in checked), (
+                name
+            )
         outputs = [*stage.get("outs", []), *stage.get("metrics", [])]
         checked |= {str(out).partition("${")[0] for out in outputs}
 

@@ -166,9 +166,10 @@ def test_every_query_layer_in_every_index(
     assert found["teacher_index"] is None
 
 
-def test_every_query_layer_goes_through_the_exit_heads(tiny_folder: Path, sentences: list[str]) -> None:
-    ExitHeads(torch.randn(4, 16, 16, generator=torch.Generator().manual_seed(0))).save(tiny_folder)
-    model = LeapEncoder(tiny_folder, "cpu")
+def test_every_query_layer_goes_through_the_exit_heads(make_folder: MakeFolder, sentences: list[str]) -> None:
+    folder = make_folder()
+    ExitHeads(torch.randn(4, 16, 16, generator=torch.Generator().manual_seed(0))).save(folder)
+    model = LeapEncoder(folder, "cpu")
     collection = backwards(sentences)
     asked, texts = list(collection.queries.values()), list(collection.corpus.values())
     found = figures(model, collection, ExitRule(0.885, 2, 2), 8, skip_own_id=False)

@@ -9,6 +9,5 @@ PAGE = "http://127.0.0.1:5000/#"
 
 def ui_links(settings: Settings, experiment: str) -> str:
     """Return the links to the runs, in the view with the columns that decide, and to the registered model."""
-    return (
-        f"runs    {PAGE}/experiments/{experiment}/runs\nmodels  {PAGE}/models/{quote(settings.registered_model)}"
-    )
+    runs = f"{PAGE}/experiments/{experiment}/runs?viewStateShareKey=leap"
+    return f"runs    {runs}\nmodels  {PAGE}/models/{quote(settings.registered_model)}"
