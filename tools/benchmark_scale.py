@@ -95,10 +95,10 @@ def measure(folder: Path, number: int, documents: int) -> dict[str, Any]:
         **{name: (__file__, "--step", name) for name in ("tokens", "load")},
     }
     found = {name: timed(folder, command, number) for name, command in steps.items()}
-    command = f"{stages}/train.py", "--variant", "model", "--seed", "1"
-    timed(folder, command, 1)
-    command = f"{stages}/evaluate_retrieval.py", "--variant", "model", "--seed", "1", "--set", "made"
-    evaluated = timed(folder, command, documents)
+    item = ("--variant", "model", "--seed", "1")
+    for name in ("train", "calibrate"):
+        timed(folder, (f"{stages}/{name}.py", *item), 1)
+    evaluated = timed(folder, (f"{stages}/evaluate_retrieval.py", *item, "--set", "made"), documents)
     extracted = json.loads((folder / "data" / "extract.json").read_text())
     counts = {key: extracted[key] for key in ("read", "duplicate", "kept")}
     collection = {"documents": documents, "evaluate_retrieval": evaluated}

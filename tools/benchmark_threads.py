@@ -57,16 +57,15 @@ def measure(steps: int) -> dict[str, float]:
         return statistics.median(times[steps // 5 :])
 
     torch.manual_seed(0)
-    sizes = {"vocabulary": 1000, "positions": 128}
-    student = Encoder(EncoderConfig(layers=6, width=128, heads=4, intermediate=512, **sizes))
+    student = Encoder(EncoderConfig(6, 128, 4, 512, vocabulary=1000, positions=128))
     optimiser = torch.optim.AdamW(student.parameters())
     rows = pack([[7 + row] * (8 + 4 * (row // 16)) for row in range(64)])
-    served = Encoder(EncoderConfig(layers=6, width=384, heads=12, intermediate=1536, **sizes)).eval()
+    served = Encoder(EncoderConfig(6, 384, 12, 1536, vocabulary=1000, positions=128)).eval()
     sentence = pack([[5] * 14])
 
     def train() -> None:
         optimiser.zero_grad()
-        student(rows).square().mean().backward()  # type: ignore[no-untyped-call]
+        student(rows).square().mean().backward()
         optimiser.step()
 
     def encode() -> None:

@@ -115,7 +115,7 @@ class Bench:
         marks: list[float] = []
         device = self.device
 
-        class Clock(TrainerCallback):  # type: ignore[misc]
+        class Clock(TrainerCallback):
             def on_step_end(self, *_: Any, **__: Any) -> None:
                 if len(marks) in (WARM_UP - 1, steps + WARM_UP - 1):
                     marks.append(synchronised(device))

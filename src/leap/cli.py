@@ -269,7 +269,8 @@ def retrofit(
     folder = find_model(model)
     training_text, queries, documents = hold_out(read_column(sentences, column))
     given = {"epochs": epochs, "batch_size": batch_size, "learning_rate": learning_rate}
-    training = replace(Training.of(device), **{key: value for key, value in given.items() if value is not None})
+    chosen: dict[str, Any] = {key: value for key, value in given.items() if value is not None}
+    training = replace(Training.of(device), **chosen)
     try:
         train_retrofit(folder, training_text, output, training, query_layer=query_layer, device=device, seed=seed)
     except KeyboardInterrupt:

@@ -67,7 +67,7 @@ class SentenceMethods:
         """
         path = self.folder / "config_sentence_transformers.json"
         named = json.loads(path.read_text(encoding="utf-8")).get("similarity_fn_name") if path.exists() else None
-        return _known(named) if named in get_args(SimilarityName) else "cosine"
+        return _known(str(named)) if named in get_args(SimilarityName) else "cosine"
 
     def similarity(self, embeddings1: Vectors, embeddings2: Vectors) -> Tensor:
         """The similarity of every vector of one side to every vector of the other.

@@ -18,14 +18,14 @@ import torch
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.base.modules import InputModule
 from sentence_transformers.sentence_transformer.modules import Normalize
-from torch import Tensor
+from torch import Tensor, nn
 
 from leap.core.errors import UserError
 from leap.exits.leap_encoder import LeapEncoder
 from leap.models.batches import pack
 
 
-class EarlyExit(InputModule):  # type: ignore[misc] # the library is not typed
+class EarlyExit(InputModule):
     """Tokenizer, transformer and pooling in one module, computed by `LeapEncoder`."""
 
     # Arguments of `SentenceTransformer.encode` that reach `forward`.
@@ -35,7 +35,7 @@ class EarlyExit(InputModule):  # type: ignore[misc] # the library is not typed
 
     def __init__(self, encoder: LeapEncoder) -> None:
         """Take an encoder; its weights become the module's parameters."""
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.leap = encoder
         self.encoder = encoder.encoder
 
@@ -49,7 +49,7 @@ class EarlyExit(InputModule):  # type: ignore[misc] # the library is not typed
         self.leap.max_seq_length = length
 
     @property
-    def tokenizer(self) -> Any:
+    def tokenizer(self) -> Any:  # type: ignore[override]
         """The encoder's tokenizer."""
         return self.leap.tokenizer
 
@@ -92,7 +92,7 @@ class EarlyExit(InputModule):  # type: ignore[misc] # the library is not typed
         shutil.copytree(self.leap.folder, output_path, dirs_exist_ok=True)
 
 
-class ExitingSentenceTransformer(SentenceTransformer):  # type: ignore[misc] # the library is not typed
+class ExitingSentenceTransformer(SentenceTransformer):
     """What `sentence_transformer` returns."""
 
     def save(self, path: str, *arguments: Any, **options: Any) -> None:
@@ -125,7 +125,7 @@ def sentence_transformer(
         UserError: the model cannot be had, is incomplete, or is not one that the encoder computes.
     """
     encoder = LeapEncoder(model_name_or_path, device, **options)
-    modules = [EarlyExit(encoder), *([Normalize()] if encoder.normalizes else [])]
+    modules: list[nn.Module] = [EarlyExit(encoder), *([Normalize()] if encoder.normalizes else [])]
     return ExitingSentenceTransformer(
         modules=modules,
         device=str(encoder.device),

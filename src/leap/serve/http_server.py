@@ -191,7 +191,7 @@ def answer(body: EmbeddingRequest, name: str, vectors: Any, layers: Any, count: 
 
     def shown(vector: np.ndarray[Any, Any]) -> list[float] | str:
         plain = np.ascontiguousarray(vector, dtype="<f4")
-        return base64.b64encode(plain).decode() if body.encoding_format == "base64" else plain.tolist()
+        return base64.b64encode(plain.tobytes()).decode() if body.encoding_format == "base64" else plain.tolist()
 
     data = [
         {"object": "embedding", "index": index, "embedding": shown(vector), "exit_layer": int(layer)}

@@ -98,5 +98,6 @@ def _log_similarities(vectors: Tensor, index: Tensor, temperature: float) -> Ten
     similarities = unit @ others.transpose(-1, -2) / temperature
     # Without its first entry the flat matrix has a diagonal entry at the end of every B + 1: dropped as a
     # view, since a mask's number of entries would have to be waited for.
-    flat = similarities.flatten(-2)[..., 1:].unflatten(-1, (rows - 1, rows + 1))[..., :-1]
-    return flat.reshape(*unit.shape[:-2], rows, rows - 1).log_softmax(-1)
+    flat = similarities.flatten(-2)[..., 1:]
+    others_only = flat.view(*flat.shape[:-1], rows - 1, rows + 1)[..., :-1]
+    return others_only.reshape(*unit.shape[:-2], rows, rows - 1).log_softmax(-1)
