@@ -78,7 +78,7 @@ def measure(steps: int) -> dict[str, float]:
 @contextmanager
 def busy(processes: int) -> Iterator[None]:
     """Keep so many processes busy in the background."""
-    started = [subprocess.Popen([sys.executable, "-c", SPIN]) for _ in range(processes)]
+    started = [subprocess.Popen([sys.executable, "-c", SPIN]) for _ in range(processes)]  # nosec B603  # this program itself, no shell
     try:
         yield
     finally:
@@ -91,7 +91,7 @@ def run_way(variables: dict[str, str], steps: int) -> dict[str, float]:
     """Measure in a process with these variables."""
     others = {name: value for name, value in os.environ.items() if not name.startswith(("OMP_", "GOMP_", "KMP_"))}
     command = [sys.executable, __file__, "--worker", "--steps", str(steps)]
-    done = subprocess.run(command, env=others | variables, check=True, capture_output=True, text=True)
+    done = subprocess.run(command, env=others | variables, check=True, capture_output=True, text=True)  # nosec B603  # this program itself, no shell
     measured: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
     return measured
 

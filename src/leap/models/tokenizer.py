@@ -126,7 +126,7 @@ def _converted(folder: Path) -> Tokenizer:
     from transformers import AutoTokenizer
 
     try:
-        made = AutoTokenizer.from_pretrained(str(folder), local_files_only=True)
+        made = AutoTokenizer.from_pretrained(str(folder), local_files_only=True)  # nosec B615  # a folder on disk, nothing is fetched
         tokenizer: Tokenizer = made.backend_tokenizer
     except Exception as error:  # noqa: BLE001 - whatever a damaged vocabulary makes a tokenizer's class raise
         reason = (str(error).splitlines() or ["no reason given"])[0]
