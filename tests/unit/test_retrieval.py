@@ -334,3 +334,15 @@ def test_any_architecture_is_ranked(tmp_path: Path, sentences: list[str]) -> Non
     found = figures(model, backwards(sentences), ExitRule(0.5, 2), 8, skip_own_id=False)
     assert [row["layer"] for row in found["by_query_layer"]] == [1, 2, 3, 4]
     assert 0 < found["ndcg_at_10_full"] <= 1
+
+
+def test_queries_leave_by_the_rule_for_queries(make_folder: MakeFolder, sentences: list[str]) -> None:
+    folder = make_folder()
+    (folder / "leap.json").write_text(
+        json.dumps({"exit": {"threshold": 1.0, "min_layer": 5, "patience": 1}, "query": {"layer": 2}})
+    )
+    collection = backwards(sentences)
+    found = figures(LeapEncoder(folder, "cpu"), collection, ExitRule(1.0, 5), 8, skip_own_id=False)
+    assert found["expected_layers_queries"] == 2
+    assert found["ndcg_at_10_query_exit"] == pytest.approx(found["by_query_layer"][1]["own_index"])
+    assert found["ndcg_at_10_exit"] == found["ndcg_at_10_full"]

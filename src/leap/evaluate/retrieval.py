@@ -66,6 +66,7 @@ class Retrieved:
 
     queries: the judged queries' ids.
     sought, held: the vectors of queries and documents.
+    query_layers: [Q] int64, where queries leave that search the index at full depth.
     scores: mode to measure to [Q] float64, a query's score.
     own_index: L arrays [Q] float64, nDCG@10 of queries at layer l in the index at full depth.
     both_exit: the same with documents at layer l too.
@@ -75,6 +76,7 @@ class Retrieved:
     queries: list[str]
     sought: Encoded
     held: Encoded
+    query_layers: Tensor
     scores: dict[str, dict[str, Array]]
     own_index: list[Array]
     both_exit: list[Array]
@@ -154,29 +156,64 @@ def retrieve(
     def in_index(index: Tensor, layers: Tensor) -> list[Array]:
         return [ndcg(nearest(layer, index, TOP, own, device=model.device)) for layer in layers]
 
+    early, query_layers = early_queries(model, texts[0], sought, batch_size)
+    sides = {
+        "full": (sought.full, held.full),
+        "query_exit": (early, held.full),
+        "exit": (sought.exited, held.exited),
+    }
     scores = {}
     for mode in MODES:
-        vectors = sought.full if mode == "full" else sought.exited, held.exited if mode == "exit" else held.full
-        found = ranking(vectors[0], vectors[1], queries, documents, skip_own_id, model.device)
+        found = ranking(*sides[mode], queries, documents, skip_own_id, model.device)
         scores[mode] = query_scores(found, collection.qrels, queries)
     full = scores["full"]["ndcg_at_10"]
     return Retrieved(
         queries,
         sought,
         held,
+        query_layers,
         scores,
         own_index=[*in_index(held.full, by_layer[:-1]), full],
         both_exit=[*(ndcg(running.found()) for running in searches), full],
         teacher=None
         if teacher is None
-        else _in_teacher_index(teacher, texts, sought, by_layer, batch_size, cache, in_index),
+        else _in_teacher_index(teacher, texts, sought, early, by_layer, batch_size, cache, in_index),
     )
+
+
+def early_queries(
+    model: LeapEncoder, texts: Sequence[str], sought: Encoded, batch_size: int
+) -> tuple[Tensor, Tensor]:
+    """Encode queries as `encode_query` lets them leave: by leap.json's rule for queries, else by the exit rule.
+
+    Args:
+        model: the encoder.
+        texts: the queries.
+        sought: their vectors by the exit rule.
+        batch_size: rows computed together.
+
+    Returns:
+        [Q, D] float32 of length 1, and the layers where they left, [Q] int64.
+    """
+    if "query" not in model.input_rules:
+        return sought.exited, sought.layers
+    vectors, layers = model.encode(
+        list(texts),
+        prompt=model.prompts.text(None, None) or "",
+        batch_size=batch_size,
+        input_type="query",
+        convert_to_tensor=True,
+        normalize_embeddings=True,
+        return_exit_layers=True,
+    )
+    return vectors.cpu(), torch.from_numpy(layers)
 
 
 def _in_teacher_index(
     teacher: LeapEncoder,
     texts: tuple[list[str], list[str]],
     sought: Encoded,
+    early: Tensor,
     by_layer: Tensor,
     batch_size: int,
     cache: VectorCache | None,
@@ -193,7 +230,7 @@ def _in_teacher_index(
     if similarity < SHARED_SPACE:
         return TeacherIndex(own, similarity, {}, [])
     *earlier, full = in_index(index, by_layer)
-    (exited,) = in_index(index, sought.exited[None])
+    (exited,) = in_index(index, early[None])
     return TeacherIndex(own, similarity, {"full": full, "query_exit": exited}, [*earlier, full])
 
 
@@ -220,13 +257,13 @@ def retrieval_figures(found: Retrieved, length_edges: Sequence[int], draws: int,
         **_drop("query_drop", by_query["query_exit"], by_query["full"], draws, seed),
         "by_query_layer": by_query_layer(found),
         "teacher_index": None if found.teacher is None else _teacher_figures(found.teacher),
-        "expected_layers_queries": found.sought.layers.double().mean().item(),
+        "expected_layers_queries": found.query_layers.double().mean().item(),
         "expected_layers_documents": float(layers.mean()),
         "queries_by_length": [
             {
                 "tokens": bounds,
                 "n": int(inside.sum()),
-                "expected_layers": float(found.sought.layers.double().numpy()[inside].mean()),
+                "expected_layers": float(found.query_layers.double().numpy()[inside].mean()),
                 **{f"ndcg_at_10_{mode}": float(values[inside].mean()) for mode, values in by_query.items()},
             }
             for bounds, inside in length_bins(found.sought.tokens.numpy(), length_edges)
@@ -262,7 +299,7 @@ def query_columns(found: Retrieved) -> dict[str, Any]:
     return {
         "query": found.queries,
         "tokens": found.sought.tokens.numpy(),
-        "layer": found.sought.layers.numpy(),
+        "layer": found.query_layers.numpy(),
         **{f"ndcg_at_10_{mode}": scores["ndcg_at_10"] for mode, scores in found.scores.items()},
     }
 

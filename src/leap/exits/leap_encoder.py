@@ -100,7 +100,7 @@ class LeapEncoder(SentenceMethods):
         elif self.device.type == "cpu" and isinstance(self.encoder, Encoder):
             pack_for_small_batches(self.encoder)
         self.tokenizer = opened.tokenizer
-        self.rule, self._input_rules = read_rules(self.folder, self.depth)
+        self.rule, self.input_rules = read_rules(self.folder, self.depth)
         self.normalizes = opened.normalizes
         heads = ExitHeads.load(self.folder, self.depth, self.width)
         # What leaves early goes through them; None where the layers' own vectors leave.
@@ -344,7 +344,7 @@ class LeapEncoder(SentenceMethods):
         The arguments, and what is raised, are those of `encode`.
         """
         if strategy is None and (threshold, min_layer, patience, layer) == (None, None, None, None):
-            said = self._input_rules.get(input_type or "", {})
+            said = self.input_rules.get(input_type or "", {})
             strategy, layer = said.get("strategy"), said.get("layer")
             threshold, min_layer, patience = (said.get(name) for name in ("threshold", "min_layer", "patience"))
         strategy = strategy or "converged"
