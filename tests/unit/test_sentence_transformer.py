@@ -168,6 +168,7 @@ def test_what_is_not_asked_for_is_not_imported() -> None:
 
 
 @pytest.mark.real_data
+@pytest.mark.skipif("LEAP_DATA" not in os.environ, reason="LEAP_DATA names the folder that holds beir/")
 def test_beir_searches_and_scores_scifact_as_we_do(tmp_path: Path) -> None:
     """A part of SciFact by BEIR's own loader, exact search and scorer, on a real model that exits."""
     import pyarrow.parquet as pq
