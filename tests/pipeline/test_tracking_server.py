@@ -157,7 +157,7 @@ def test_processes_of_one_project_that_promote_at_once(project: Path, server: Se
     assert [process.returncode for process in processes] == [0, 0, 0], outputs
     race = made_settings(tracking={"uri": server.uri, "experiment": "test"}, gate={"registered_model": "race"})
     versions = history(Tracking.open(race, required=True))
-    assert sorted(item.name for item in versions) == ["leap-1", "elastic-1"]
+    assert sorted(item.name for item in versions) == ["elastic-1", "leap-1"]
     held = {alias: item.name for item in versions for alias in item.aliases}
     assert held.pop("champion") == "leap-1"
     assert held in ({"candidate": "elastic-1"}, {"previous": "elastic-1"})

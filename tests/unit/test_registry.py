@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import write_folder
 from made_evidence import made_settings, write_evidence
 from made_store import bare_model, enter_project, logged, verdict_on
 from made_store import place as placed_by
+from tiny_models import write_folder
 
 from leap.core.errors import UserError
 from leap.core.files import read_json, write_sealed
