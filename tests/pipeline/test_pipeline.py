@@ -29,7 +29,7 @@ def test_the_summary_has_what_others_read(repository: Repository) -> None:
     assert 0 <= leap["retrieval"]["docstrings"]["ndcg_at_10_exit"] <= 1
     assert leap["gate"]["passed"] is True
     for file in ("report.html", "paper.html", "report.md", "data_docs/index.html"):
-        assert (repository.root / "reports" / file).stat().st_size > 1000
+        assert (repository.root / "reports" / file).stat().st_size > 500
 
 
 def test_a_second_run_promotes_and_nothing_else(repository: Repository) -> None:

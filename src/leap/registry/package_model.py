@@ -10,7 +10,7 @@ from leap.registry.runtime_code import SERVED, copy_runtime
 # What `leap.exits` needs to run; MLflow's own inference of this list takes tens of seconds and guesses.
 REQUIRED = (
     *("mlflow", "numpy", "pandas", "torch", "tokenizers", "safetensors", "tqdm", "huggingface_hub"),
-    *("transformers", "sentence_transformers"),
+    *("transformers", "sentence-transformers"),
 )
 EXAMPLE = ["How do I sort a list of numbers?"]
 
