@@ -7,7 +7,8 @@ from pathlib import Path
 from temporary_repository import Repository
 
 LOAD = (
-    "import mlflow; mlflow.set_tracking_uri('sqlite:///mlruns/mlflow.db'); "
+    "import mlflow; uri = 'sqlite:///mlruns/mlflow.db'; "
+    "mlflow.set_tracking_uri(uri); mlflow.set_registry_uri(uri); "
     "mlflow.pyfunc.load_model('models:/{}@champion')"
 )
 
