@@ -1,1 +1,1 @@
-"""What all packages stand on: settings, files that appear whole, the project's paths, how a stage runs."""
+"""Settings, files that appear whole, the project's paths, how a stage runs: what all packages import."""

@@ -54,7 +54,7 @@ def layer_vectors(
         sentences: in any order.
         batch_size: rows computed together.
         cache: where vectors are stored; None encodes again.
-        progress: is told how many more sentences are done.
+        progress: called with how many more sentences are done.
 
     Returns:
         [L + 1, N, D] float32 on the CPU, not normalised; index 0 is the embedding layer.

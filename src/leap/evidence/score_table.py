@@ -43,12 +43,12 @@ def read_scores(path: Path) -> dict[str, Column]:
     evidence = path.with_suffix(".json")
     if read_json(evidence, "dvc repro").get("scores") != sha256_of(path):
         raise UserError(
-            f"{path} is not the table that {evidence} was written with: delete both, `dvc repro` measures anew"
+            f"{path} is not the table that {evidence} was written with: delete both, `dvc repro` measures again"
         )
     try:
         table = pq.ParquetFile(path).read()
     except (pa.ArrowException, OSError) as error:
         raise UserError(
-            f"{path} is not a readable table ({str(error).splitlines()[0]}): delete it, `dvc repro` measures anew"
+            f"{path} is not a readable table ({str(error).splitlines()[0]}): delete it, `dvc repro` measures again"
         ) from None
     return {name: table.column(name).to_numpy().copy() for name in table.column_names}

@@ -35,7 +35,7 @@ METRICS: tuple[tuple[str, str, bool, str], ...] = (
     (r"sts\.(.*\.)?adaptive_gain_vs_fixed_depth", "STS gained over the fixed depth", False, QUALITY),
     (r"retrieval\.(?P<set>[^.]*)\.query_drop", "nDCG@10 lost on {set} where only queries exit", True, QUALITY),
     (r"retrieval\.(?P<set>[^.]*)\..*drop.*", "nDCG@10 lost on {set}", True, QUALITY),
-    (r"latency\.speed_up", "speed-up", False, "an idle machine (`dvc repro -sf benchmark_latency`), or earlier exits"),
+    (r"latency\.speed_up", "speed-up", False, "an idle machine: `dvc repro -sf benchmark_latency`"),
 )
 SIGNS = {">": "more than", ">=": "at least", "<": "less than", "<=": "at most"}
 HOLDS = {">": operator.gt, ">=": operator.ge, "<": operator.lt, "<=": operator.le}
