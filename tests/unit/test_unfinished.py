@@ -64,6 +64,23 @@ def test_a_folder_is_whole_or_absent_whenever_its_writer_is_killed(tmp_path: Pat
     assert [path.name for path in target.iterdir()] == ["last"]
 
 
+def test_a_part_half_removed_when_its_process_is_killed_is_removed_by_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def killed(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched, suppress(KeyboardInterrupt), whole_folder(tmp_path / "out") as part:
+        (part / "one").touch()
+        (part.parent / "more").touch()
+        patched.setattr("shutil.rmtree", killed)
+    (left,) = tmp_path.glob(".out.*.part")
+    assert (left / ".lock").exists()
+    assert not (left / "more").exists() or (left / "out").exists()
+    assert remove_left_parts(tmp_path) == [left]
+    assert not left.exists()
+
+
 def test_the_part_of_a_living_process_is_left_alone(tmp_path: Path) -> None:
     process = writer(tmp_path / "out")
     parts: list[Path] = []

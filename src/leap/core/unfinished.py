@@ -27,8 +27,7 @@ def part_of(target: Path) -> Iterator[Path]:
     try:
         yield folder / target.name
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
-        os.close(lock)
+        _remove(folder, lock)
 
 
 def remove_left_parts(place: Path) -> list[Path]:
@@ -40,8 +39,7 @@ def remove_left_parts(place: Path) -> list[Path]:
         lock = _locked(folder)
         if lock is None:
             continue
-        shutil.rmtree(folder, ignore_errors=True)
-        os.close(lock)
+        _remove(folder, lock)
         removed.append(folder)
     return removed
 
@@ -49,6 +47,19 @@ def remove_left_parts(place: Path) -> list[Path]:
 def _is_ours(folder: Path) -> bool:
     """A part holds a lock from its first moment on; only a kill before that leaves it empty."""
     return folder.is_dir() and ((folder / LOCK).is_file() or not any(folder.iterdir()))
+
+
+def _remove(folder: Path, lock: int) -> None:
+    """Remove a part, its lock last: one that a kill leaves half removed is still known by it."""
+    try:
+        for entry in folder.iterdir():
+            if entry.is_dir() and not entry.is_symlink():
+                shutil.rmtree(entry, ignore_errors=True)
+            elif entry.name != LOCK:
+                entry.unlink(missing_ok=True)
+        shutil.rmtree(folder, ignore_errors=True)
+    finally:
+        os.close(lock)
 
 
 def _new_part(target: Path) -> tuple[Path, int]:
