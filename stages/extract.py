@@ -9,7 +9,7 @@ calibration) and data/extract.json.
 from pathlib import Path
 from typing import Any
 
-from leap.core.files import whole_folder, write_sealed
+from leap.core.files import whole_folder, write_with_checksum
 from leap.core.stage import Run, stage
 from leap.data.cleaning import EvaluationTexts
 from leap.data.evaluation_texts import evaluation_texts
@@ -47,5 +47,5 @@ def extract(run: Run) -> dict[str, Any]:
         )
     total = {key: sum(count[key] for count in by_source.values()) for key in COUNTS}
     counts = {**total, "sources": by_source, "similarity": pairs, "retrieval": collections}
-    write_sealed(project.data / "extract.json", counts)
+    write_with_checksum(project.data / "extract.json", counts)
     return total

@@ -10,7 +10,7 @@ A refusal is a result: the exit code is 0. `promote` registers what passes.
 import logging
 from typing import Any
 
-from leap.core.files import write_json, write_sealed
+from leap.core.files import write_json, write_with_checksum
 from leap.core.stage import Run, stage
 from leap.evidence.rivals import against_rivals
 from leap.gate.judgement import judge_checkpoint
@@ -26,6 +26,6 @@ def gate(run: Run) -> dict[str, Any]:
     verdict["rivals"] = against_rivals(run.settings, run.variant, run.seed)
     for line in lines(verdict):
         logger.info(line)
-    write_sealed(run.checkpoint.verdict, verdict)
+    write_with_checksum(run.checkpoint.verdict, verdict)
     write_json(run.checkpoint.metrics, main_figures(evidence, run.settings, verdict["passed"]))
     return {"passed": verdict["passed"]}

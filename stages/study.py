@@ -8,7 +8,7 @@ used again while their settings, data and code are the same; an interrupted stud
 
 from typing import Any
 
-from leap.core.files import write_sealed
+from leap.core.files import write_with_checksum
 from leap.core.stage import Run, stage
 from leap.studies.run_study import metrics, run_study
 
@@ -16,5 +16,5 @@ from leap.studies.run_study import metrics, run_study
 @stage("study")
 def study(run: Run) -> dict[str, Any]:
     content = run_study(run.settings, run.study)
-    write_sealed(run.project.root / "studies" / f"{run.study}.json", content)
+    write_with_checksum(run.project.root / "studies" / f"{run.study}.json", content)
     return {"spearman_exit": {name: row["spearman_exit"] for name, row in metrics(content).items()}}

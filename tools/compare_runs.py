@@ -4,7 +4,7 @@
 
 Compares, file by file, data/, models/, evaluations/, verdicts/ and studies/ of both: weights and data by
 their bytes, JSON by its values. Left aside: latency and what is decided by it, seconds and rates, the machine
-and the commit, seals. The same settings, data and code on the same machine must give the same results; exit
+and the commit, checksums. The same settings, data and code on the same machine must give the same results; exit
 code 1 and the names of what differs tell where they do not.
 """
 
@@ -25,7 +25,7 @@ ASIDE = {
         "environment",
         "hardware",
         "commits",
-        "seal",
+        "checksum",
         "evidence",
         "registry",
         "seconds",

@@ -21,7 +21,7 @@ from tokenizers import Tokenizer
 
 from leap.core.checksums import FILE as SUMS
 from leap.core.errors import UserError
-from leap.core.files import sha256_of, write_sealed
+from leap.core.files import sha256_of, write_with_checksum
 from leap.core.settings.sources import LocalCollection, LocalPairs
 from leap.data.beir import read_collection
 from leap.data.cleaning import EvaluationTexts
@@ -61,7 +61,7 @@ def saved(folder: Path, seed: int = 0) -> Path:
     plain = write_folder(folder.with_name(f"{folder.name}-plain"), seed=seed)
     folder.mkdir()
     save_student(Encoder.load(plain), folder, plain, 32)
-    write_sealed(folder / "leap.json", {"exit": {"threshold": 0.885, "min_layer": 2, "patience": 1}})
+    write_with_checksum(folder / "leap.json", {"exit": {"threshold": 0.885, "min_layer": 2, "patience": 1}})
     return folder
 
 
@@ -202,14 +202,14 @@ def test_an_unfinished_teachers_cache(student: Path, tmp_path: Path) -> None:
     """What a killed run left and what was damaged since: computed anew, and the same in the end."""
     teacher, cache = Located(student, sha256_of(student / "model.safetensors")), tmp_path / "teacher"
     whole = build_cache(tmp_path / "right", teacher, TEXTS, [5], 32, "cpu")
-    identity = {key: value for key, value in whole.items() if key not in ("shards", "seal")}
+    identity = {key: value for key, value in whole.items() if key not in ("shards", "checksum")}
 
     def unfinished() -> None:
         shutil.rmtree(cache, ignore_errors=True)
         cache.mkdir()
-        write_sealed(cache / "building.json", identity)
+        write_with_checksum(cache / "building.json", identity)
         shutil.copyfile(tmp_path / "right" / "shard-00000.bin", cache / "shard-00000.bin")
-        write_sealed(cache / "shard-00000.json", whole["shards"][0])
+        write_with_checksum(cache / "shard-00000.json", whole["shards"][0])
 
     for name in ("building.json", "shard-00000.bin", "shard-00000.json"):
 
@@ -265,13 +265,12 @@ def test_the_state_of_a_training(tmp_path: Path) -> None:
         return step, history, str(module.state_dict()) + str(optimizer.state_dict())
 
     newest = restored()
-    shutil.move(state.folder / "step-00000010", tmp_path / "away")
+    shutil.move(state.folder / "step-00000010.safetensors", tmp_path / "away")
     before = restored()
-    shutil.move(tmp_path / "away", state.folder / "step-00000010")
+    shutil.move(tmp_path / "away", state.folder / "step-00000010.safetensors")
     assert (newest[0], before[0]) == (10, 5)
-    for name in ("state.json", "state.safetensors"):
-        path = state.folder / "step-00000010" / name
-        survives(path, restored, same=lambda found, right: found in (newest, before) and right == newest)
+    path = state.folder / "step-00000010.safetensors"
+    survives(path, restored, same=lambda found, right: found in (newest, before) and right == newest)
 
 
 def test_a_state_of_another_model_is_not_gone_on_from(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -282,7 +281,7 @@ def test_a_state_of_another_model_is_not_gone_on_from(tmp_path: Path, caplog: py
         0,
         [],
     )
-    assert "is of another run (settings changed): starting anew" in caplog.text
+    assert "is of another run (settings changed): starting again" in caplog.text
 
 
 def test_what_extract_wrote(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from ruamel.yaml import YAML
 
 from leap.core.settings import Settings, parse_settings
 from leap.evidence.evidence_file import head
-from leap.evidence.evidence_file import write_evidence as write_sealed
+from leap.evidence.evidence_file import write_evidence as write_with_checksum
 from leap.evidence.score_table import write_scores
 from leap.models.packed_encoder import EncoderConfig
 
@@ -54,7 +54,7 @@ def write_evidence(
         path = folder / f"{name}.json"
         set_name = name.partition("/")[2] or None
         opening = head(kind, settings, variant, seed, checkpoint, [data], "cpu", set_name)
-        write_sealed(path, {**opening, **body, **change})
+        write_with_checksum(path, {**opening, **body, **change})
 
     write_tables(folder, settings, variant)
     write("diagnose", "diagnose", diagnose(), changes.get("diagnose", {}))

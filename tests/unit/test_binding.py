@@ -16,7 +16,7 @@ import leap.gate.binding as binding
 from leap.cli import app
 from leap.core.environment import this_hardware
 from leap.core.errors import UserError
-from leap.core.files import seal, sha256_of
+from leap.core.files import json_checksum, sha256_of
 from leap.core.settings import Settings
 from leap.evidence.evidence_file import PACKAGE, loaded_code
 from leap.gate.judgement import judge_checkpoint, judge_folder
@@ -43,11 +43,11 @@ def refusal(settings: Settings = SETTINGS, models: Path | None = Path("models"))
     return str(caught.value)
 
 
-def rewrite(path: Path, change: Callable[[dict[str, Any]], None], sealed: bool = True) -> None:
+def rewrite(path: Path, change: Callable[[dict[str, Any]], None], with_checksum: bool = True) -> None:
     content = json.loads(path.read_text())
     change(content)
-    if sealed:
-        content["seal"] = seal(content)
+    if with_checksum:
+        content["checksum"] = json_checksum(content)
     path.write_text(json.dumps(content))
 
 
@@ -55,20 +55,20 @@ def test_evidence_that_fits_is_judged_and_named_in_the_verdict() -> None:
     verdict = judge()
     assert verdict["passed"]
     assert verdict["bound_to"]["data"] == {"data/pairs.csv": sha256_of(Path("data/pairs.csv"))}
-    assert verdict["bound_to"]["evidence"]["latency"] == json.loads(LATENCY.read_text())["seal"]
+    assert verdict["bound_to"]["evidence"]["latency"] == json.loads(LATENCY.read_text())["checksum"]
     here = this_hardware(on_card=False)
     assert verdict["hardware"] == {"measured_on": here[0], "target": here}
     assert verdict == judge()
 
 
 def test_an_edited_figure_is_refused() -> None:
-    rewrite(LATENCY, lambda content: content.update(speed_up=9.0), sealed=False)
+    rewrite(LATENCY, lambda content: content.update(speed_up=9.0), with_checksum=False)
     assert f"{LATENCY} was edited after it was written" in refusal()
 
 
-def test_evidence_without_a_seal_is_refused() -> None:
-    rewrite(LATENCY, lambda content: content.pop("seal"), sealed=False)
-    assert f"{LATENCY} has no seal" in refusal()
+def test_evidence_without_a_checksum_is_refused() -> None:
+    rewrite(LATENCY, lambda content: content.pop("checksum"), with_checksum=False)
+    assert f"{LATENCY} has no checksum" in refusal()
 
 
 def test_evidence_of_another_model_is_refused() -> None:
@@ -117,7 +117,7 @@ def test_code_that_changed_is_refused_by_its_name() -> None:
 
 def test_a_stale_rival_is_refused_too() -> None:
     path = Path("evaluations/fixed_depth-1/diagnose.json")
-    rewrite(path, lambda content: content.update(depth=3), sealed=False)
+    rewrite(path, lambda content: content.update(depth=3), with_checksum=False)
     assert f"{path} was edited" in refusal()
 
 
@@ -132,8 +132,8 @@ def test_a_rivals_latency_is_not_needed_its_quality_is() -> None:
 
 
 def test_all_faults_are_told_at_once() -> None:
-    rewrite(LATENCY, lambda content: content.update(speed_up=9.0), sealed=False)
-    rewrite(LATENCY.with_name("diagnose.json"), lambda content: content.update(depth=9), sealed=False)
+    rewrite(LATENCY, lambda content: content.update(speed_up=9.0), with_checksum=False)
+    rewrite(LATENCY.with_name("diagnose.json"), lambda content: content.update(depth=9), with_checksum=False)
     assert refusal().count("was edited") == 2
 
 

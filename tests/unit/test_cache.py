@@ -187,7 +187,7 @@ def test_a_write_that_is_killed_leaves_nothing_to_read(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("leap.evaluate.vector_cache.save_sealed", killed)
+        patch.setattr("leap.evaluate.vector_cache.save_with_checksum", killed)
         with pytest.raises(KeyboardInterrupt):
             cache.vectors(tiny_model, ["a"], "test", lambda: {"vectors": torch.ones(3)})
     assert list(cache.folder.iterdir()) == []

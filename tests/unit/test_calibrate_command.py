@@ -12,7 +12,7 @@ from tiny_models import WORDS, MakeFolder
 
 from leap.cli import run as run_command
 from leap.core.errors import UserError
-from leap.core.files import write_sealed
+from leap.core.files import write_with_checksum
 from leap.exits import ExitRule, LeapEncoder
 from leap.exits.calibrate.calibrate_folder import Calibrated, calibrate, calibrate_folder, describe, read_column
 from leap.exits.calibrate.fit_predictors import fit_predictors
@@ -198,7 +198,7 @@ def test_a_damaged_calibration(make_folder: MakeFolder, file: Path, change: dict
     run(folder, file)
     path = folder / "calibration.json"
     content = json.loads(path.read_text()) | change
-    write_sealed(path, content)
+    write_with_checksum(path, content)
     with pytest.raises(UserError, match=named):
         LeapEncoder(folder, "cpu").encode(["bo"], strategy="calibrated")
     path.write_text(json.dumps(content))
@@ -268,7 +268,7 @@ def test_nothing_is_half_written(
     def fail(*_: object) -> None:
         raise OSError("no space left")
 
-    monkeypatch.setattr("leap.exits.calibration.write_sealed", fail)
+    monkeypatch.setattr("leap.exits.calibration.write_with_checksum", fail)
     with pytest.raises(OSError, match="no space"):
         run(make_folder(), file, output=tmp_path / "copy")
     assert not any(path.name.startswith((".copy", "copy")) for path in tmp_path.iterdir())

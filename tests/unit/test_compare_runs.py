@@ -22,7 +22,9 @@ def projects(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Pat
         write_json(folder / TRAINING, {"checkpoint": "a", "seconds": 1.5, "history": "1" * 64})
     changed(tmp_path / "other" / TRAINING, seconds=999.0, history="0" * 64)
     changed(tmp_path / "other/evaluations/leap-1/latency.json", speed_up=0.1)
-    changed(tmp_path / "other/evaluations/leap-1/diagnose.json", environment={"commit": "other"}, seal="1" * 64)
+    changed(
+        tmp_path / "other/evaluations/leap-1/diagnose.json", environment={"commit": "other"}, checksum="1" * 64
+    )
     return tmp_path / "one", tmp_path / "other"
 
 

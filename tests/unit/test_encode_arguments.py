@@ -16,7 +16,7 @@ from tiny_models import MakeFolder
 
 from leap.core.checksums import write_sums
 from leap.core.errors import UserError
-from leap.core.files import write_sealed
+from leap.core.files import write_with_checksum
 from leap.exits import LeapEncoder
 from leap.models import texts
 from leap.models.find import CHANGING
@@ -32,7 +32,7 @@ def folder(tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = tmp_path_factory.mktemp("whole") / "model"
     made.mkdir()
     save_student(Encoder.load(tiny_folder), made, tiny_folder, 24)
-    write_sealed(made / "leap.json", {"exit": {"threshold": 0.885, "min_layer": 2, "patience": 2}})
+    write_with_checksum(made / "leap.json", {"exit": {"threshold": 0.885, "min_layer": 2, "patience": 2}})
     (made / "config_sentence_transformers.json").write_text(json.dumps(PROMPTS))
     write_sums(made, CHANGING)
     return made

@@ -6,7 +6,7 @@ import pytest
 from made_evidence import made_settings, write_checkpoint, write_evidence
 
 from leap.core.errors import UserError
-from leap.core.files import write_sealed
+from leap.core.files import write_with_checksum
 from leap.evidence.evidence_file import data_hashes, head, model_hash, read_evidence
 
 
@@ -105,7 +105,7 @@ def test_files_that_disagree_with_each_other_are_refused_even_without_the_model(
     settings = made_settings()
     write_evidence(project, settings, "leap")
     path = Path("evaluations/leap-1/latency.json")
-    write_sealed(path, {**json.loads(path.read_text()), "model": "0" * 64})
+    write_with_checksum(path, {**json.loads(path.read_text()), "model": "0" * 64})
     Path("models/leap-1/model.safetensors").unlink()
     with pytest.raises(UserError, match=r"latency.json was measured on model 000000000000"):
         read_evidence("leap", 1, settings, complete=False)

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from leap.cli import app
 from leap.core.errors import UserError
-from leap.core.files import write_sealed
+from leap.core.files import write_with_checksum
 from leap.core.settings import parse_settings
 from leap.exits import ExitRule, LeapEncoder
 from leap.gate.judgement import judge_checkpoint
@@ -47,7 +47,7 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("models") / "leap-1"
     folder.mkdir()
     save_student(encoder, folder, teacher, 32)
-    write_sealed(folder / "leap.json", {"exit": {"threshold": 0.95, "min_layer": 2, "patience": 1}})
+    write_with_checksum(folder / "leap.json", {"exit": {"threshold": 0.95, "min_layer": 2, "patience": 1}})
     return folder
 
 

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from leap.cli import app
 from leap.core.errors import UserError
-from leap.core.files import write_sealed
+from leap.core.files import write_with_checksum
 from leap.core.project import Project
 from leap.core.settings import Settings
 from leap.gate.judgement import judge_checkpoint
@@ -26,7 +26,7 @@ def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
 
 
 def test_nothing_is_registered(settings: Settings, caplog: pytest.LogCaptureFixture) -> None:
-    write_sealed(Path("verdicts/leap-1.json"), judge_checkpoint(settings, "leap", 1)[1])
+    write_with_checksum(Path("verdicts/leap-1.json"), judge_checkpoint(settings, "leap", 1)[1])
     assert synchronise(settings, Project()) == {}
     assert "nothing is logged or registered: tracking.enabled is false" in caplog.text
     assert not Path("mlruns").exists()

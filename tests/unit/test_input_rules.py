@@ -8,14 +8,14 @@ import pytest
 from tiny_models import MakeFolder
 
 from leap.core.errors import UserError
-from leap.core.files import write_sealed
+from leap.core.files import write_with_checksum
 from leap.exits import LeapEncoder
 
 ENCODE = {"threshold": 0.9, "min_layer": 2, "patience": 1}
 
 
 def opened(folder: Path, **rules: Any) -> LeapEncoder:
-    write_sealed(folder / "leap.json", {"exit": ENCODE, **rules})
+    write_with_checksum(folder / "leap.json", {"exit": ENCODE, **rules})
     return LeapEncoder(folder, "cpu")
 
 

@@ -17,7 +17,7 @@ from made_store import place as placed_by
 from tiny_models import write_folder
 
 from leap.core.errors import UserError
-from leap.core.files import read_json, write_sealed
+from leap.core.files import read_json, write_with_checksum
 from leap.core.project import Project
 from leap.core.settings import Settings
 from leap.evidence.evidence_file import checkpoint_hash, model_hash
@@ -550,7 +550,7 @@ def measured(project: Path) -> Path:
 def run_gate(*variants: str) -> dict[str, Any]:
     """The stages gate and promote; returns where the registered models stand."""
     for variant in variants or SETTINGS.variants:
-        write_sealed(Path(f"verdicts/{variant}-1.json"), judge_checkpoint(SETTINGS, variant, 1)[1])
+        write_with_checksum(Path(f"verdicts/{variant}-1.json"), judge_checkpoint(SETTINGS, variant, 1)[1])
     standings: dict[str, Any] = synchronise(SETTINGS, Project())["registry"]
     return standings
 
@@ -668,14 +668,14 @@ def test_a_verdict_on_another_model_registers_nothing(measured: Path) -> None:
 
 
 def test_the_data_and_the_studies_have_runs_of_their_own(measured: Path) -> None:
-    write_sealed(Path("data/extract.json"), {"sources": {"docstrings": {"rows": 7000}}, "kept": 6900})
+    write_with_checksum(Path("data/extract.json"), {"sources": {"docstrings": {"rows": 7000}}, "kept": 6900})
     study = {
         "study": "beta", "description": "the weight", "settings": {"seeds": [1, 2]},
         "variants": {"low": {"description": "b", "seeds": {
             str(seed): {"checkpoint": "c", "spearman_exit": 0.7 + seed / 100} for seed in (1, 2)
         }}},
     }  # fmt: skip
-    write_sealed(Path("studies/beta.json"), study)
+    write_with_checksum(Path("studies/beta.json"), study)
     run_gate("leap")
     run_gate("leap")
     tracking = Tracking.open(SETTINGS)

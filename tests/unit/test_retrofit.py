@@ -76,7 +76,7 @@ def test_it_goes_on_where_it_stopped(
     with pytest.raises(KeyboardInterrupt):
         retrofit(folder, sentences, tmp_path / "again", SHORT, device="cpu")
     assert not (tmp_path / "again").exists()
-    assert [state.name for state in (tmp_path / "again.unfinished" / "states").iterdir()] == ["step-00000003"]
+    assert [state.stem for state in (tmp_path / "again.unfinished" / "states").iterdir()] == ["step-00000003"]
     monkeypatch.setattr(module, "train_student", train)
     retrofit(folder, sentences, tmp_path / "again", SHORT, device="cpu")
     for name in ("model.safetensors", "heads.safetensors"):

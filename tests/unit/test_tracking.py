@@ -18,7 +18,7 @@ from made_store import bare_model, enter_project
 
 import leap
 from leap.core.errors import UserError
-from leap.core.files import write_sealed
+from leap.core.files import write_with_checksum
 from leap.core.project import Project
 from leap.core.settings import Settings
 from leap.evidence.evidence_file import checkpoint_hash, model_hash
@@ -57,7 +57,7 @@ def the_runs(tracking: Tracking | None = None) -> list[Any]:
 def judge(variant: str = "leap", passed: bool = True) -> None:
     folder = Path(f"models/{variant}-1")
     hashes = {"checkpoint": checkpoint_hash(folder), "model": model_hash(folder)}
-    write_sealed(Path(f"verdicts/{variant}-1.json"), {**hashes, "passed": passed})
+    write_with_checksum(Path(f"verdicts/{variant}-1.json"), {**hashes, "passed": passed})
 
 
 def history(metric: str) -> dict[int, float]:

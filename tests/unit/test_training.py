@@ -90,7 +90,7 @@ def test_an_interrupted_training_goes_on_and_ends_bit_for_bit_alike(
 
     with pytest.raises(KeyboardInterrupt):
         other.train(stop)
-    assert max(folder.name for folder in other.state.iterdir()) == "step-00000006"
+    assert max(state.stem for state in other.state.iterdir()) == "step-00000006"
     assert not other.student.exists()
     other.train()
     assert other.lines[0][0] == 8  # lines come every second step, and the first six are done
@@ -122,7 +122,8 @@ def test_the_state_of_other_settings_is_not_gone_on_from(
 
 def test_a_kill_before_the_state_was_cleared_leaves_none(project: Project) -> None:
     project.train()
-    (project.state / "step-00000002").mkdir(parents=True)
+    project.state.mkdir()
+    (project.state / "step-00000002.safetensors").touch()
     project.train()
     assert not project.state.exists()
 
@@ -211,11 +212,10 @@ def test_the_newest_states_are_kept_and_a_damaged_one_costs_only_its_steps(
     with pytest.raises(KeyboardInterrupt):
         project.train(stop, train=every)
     states = sorted(project.state.iterdir())
-    assert [folder.name for folder in states] == ["step-00000006", "step-00000008"]
-    weights = states[-1] / "state.safetensors"
-    weights.write_bytes(weights.read_bytes()[:1000])
+    assert [state.stem for state in states] == ["step-00000006", "step-00000008"]
+    states[-1].write_bytes(states[-1].read_bytes()[:1000])
     project.train(train=every)
-    assert "step-00000008 cannot be read" in caplog.text
+    assert "step-00000008.safetensors cannot be read" in caplog.text
     assert "going on at step 6" in caplog.text
     assert project.lines[0][0] == 8
 

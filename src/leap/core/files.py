@@ -14,8 +14,7 @@ from leap.core.project import stage_that_writes
 from leap.core.storage import writing
 from leap.core.unfinished import part_of
 
-# What is said of a file whose seal does not fit.
-CHANGED = "was edited after it was written: its seal does not fit its content"
+CHANGED = "was edited after it was written: its checksum does not match its content"
 
 
 def must_be_new(target: Path, mark: str | None = None) -> None:
@@ -94,53 +93,49 @@ def _open_to_readers(part: Path) -> None:
 
 
 def write_json(target: Path, content: Any) -> None:
-    """Writes JSON whole or not at all; keys keep their order, NaN and infinity are refused."""
+    """Write JSON whole or not at all; keys keep their order, NaN and infinity are refused."""
     text = json.dumps(content, indent=2, allow_nan=False, ensure_ascii=False) + "\n"
-    with whole_file(target) as beside:
-        beside.write_text(text, encoding="utf-8")
+    with whole_file(target) as temporary:
+        temporary.write_text(text, encoding="utf-8")
 
 
-def write_sealed(target: Path, content: dict[str, Any]) -> None:
-    """Writes a JSON object with `seal`, the sha256 of all else: a later change shows when it is read."""
+def write_with_checksum(target: Path, content: dict[str, Any]) -> None:
+    """Write a JSON object with `checksum`, the sha256 of all else: a later change shows when it is read."""
     plain = json.loads(json.dumps(content, allow_nan=False))  # as it will be read: keys are text
-    write_json(target, {**plain, "seal": seal(plain)})
+    write_json(target, {**plain, "checksum": json_checksum(plain)})
 
 
-def read_json(path: Path, made_by: str) -> Any:
-    """Reads JSON that the command `made_by` writes; its seal must fit where it has one.
+def read_json(path: Path, made_by: str, check: bool = True) -> Any:
+    """Read JSON that the command `made_by` writes.
+
+    Args:
+        path: the file.
+        made_by: the way out, for the error.
+        check: refuse content whose checksum does not match.
 
     Raises:
         UserError: the file is missing, is not JSON, or was changed after it was written.
     """
-    content = read_json_as_it_is(path, made_by)
-    if isinstance(content, dict) and was_changed(content):
-        raise UserError(f"{path} {CHANGED}, by hand or by damage: delete it and run `{made_by}` again")
-    return content
-
-
-def read_json_as_it_is(path: Path, made_by: str) -> Any:
-    """Reads JSON without comparing its seal.
-
-    Raises:
-        UserError: the file is missing or is not JSON.
-    """
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise UserError(f"{path} is missing: `{made_by}` writes it") from None
     except (ValueError, RecursionError) as error:  # not JSON, or not even UTF-8
         raise UserError(f"{path} is not JSON ({error}): delete it and run `{made_by}` again") from None
+    if check and isinstance(content, dict) and has_wrong_checksum(content):
+        raise UserError(f"{path} {CHANGED}, by hand or by damage: delete it and run `{made_by}` again")
+    return content
 
 
-def seal(content: dict[str, Any]) -> str:
-    """The sha256 of a JSON object's content, the seal itself aside."""
-    return sha256_of_json({key: value for key, value in content.items() if key != "seal"})
+def json_checksum(content: dict[str, Any]) -> str:
+    """Return the sha256 of a JSON object's content, the checksum itself aside."""
+    return sha256_of_json({key: value for key, value in content.items() if key != "checksum"})
 
 
-def was_changed(content: dict[str, Any]) -> bool:
-    """Whether a JSON object has a seal that does not fit the rest of it, or one under a damaged name."""
-    if "seal" in content:
-        return bool(content["seal"] != seal(content))
+def has_wrong_checksum(content: dict[str, Any]) -> bool:
+    """Tell a JSON object whose checksum does not match the rest of it, also under a damaged name."""
+    if "checksum" in content:
+        return bool(content["checksum"] != json_checksum(content))
     return any(
         value == sha256_of_json({other: content[other] for other in content if other != name})
         for name, value in content.items()

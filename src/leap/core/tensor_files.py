@@ -1,7 +1,6 @@
-"""Safetensors files that carry the hash of their own content, so that no damaged byte is taken for a number.
+"""Safetensors files with the sha256 of their content: a flipped bit in a tensor would load without it.
 
-Safetensors checks that a file is whole, not that it is the one that was written: a flipped bit in a tensor
-loads. Hashing costs about a second for each gigabyte or two.
+Hashing costs about a second for each gigabyte or two.
 """
 
 import hashlib
@@ -16,34 +15,35 @@ from torch import Tensor
 
 from leap.core.files import sha256_of_json
 
-# The one entry of the file's metadata.
-ENTRY = "sealed"
+# The one entry of the file's metadata: safetensors writes several in a random order.
+ENTRY = "leap"
 
 
 class DamagedError(ValueError):
     """A file that is not what was written; the message says in what way."""
 
 
-def save_sealed(tensors: Mapping[str, Tensor], path: Path, metadata: Mapping[str, str] | None = None) -> None:
-    """Writes tensors and metadata with the sha256 of both.
+def save_with_checksum(
+    tensors: Mapping[str, Tensor], path: Path, metadata: Mapping[str, str] | None = None
+) -> None:
+    """Write tensors and metadata with the sha256 of both; the same content has the same bytes.
 
     Args:
-        tensors: on the CPU, by name.
+        tensors: by name, on any device.
         path: the file.
-        metadata: text by name; `content` is the hash's own.
+        metadata: text by name; `checksum` is taken.
     """
-    plain = {name: tensor.contiguous() for name, tensor in tensors.items()}
+    plain = {name: tensor.contiguous().cpu() for name, tensor in tensors.items()}
     notes = dict(metadata or {})
-    sealed = {**notes, "content": _digest(plain, notes)}
-    # Safetensors writes several entries in a random order: the same content would have other bytes each time.
-    save_file(plain, path, metadata={ENTRY: json.dumps(sealed, sort_keys=True)})
+    entry = json.dumps(notes | {"checksum": _checksum(plain, notes)}, sort_keys=True)
+    save_file(plain, path, metadata={ENTRY: entry})
 
 
-def load_sealed(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """Reads what `save_sealed` wrote: the tensors on the CPU, and the metadata.
+def load_with_checksum(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """Read what `save_with_checksum` wrote: the tensors on the CPU, and the metadata.
 
     Raises:
-        DamagedError: the file is cut, changed, or was not written by `save_sealed`.
+        DamagedError: the file is cut, changed, or was not written by `save_with_checksum`.
         OSError: it cannot be read at all.
     """
     try:
@@ -52,15 +52,15 @@ def load_sealed(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - no mapping
     except (SafetensorError, json.JSONDecodeError) as error:
         raise DamagedError(f"it is not a whole safetensors file ({error})") from None
-    expected = notes.pop("content", None) if isinstance(notes, dict) else None
+    expected = notes.pop("checksum", None) if isinstance(notes, dict) else None
     if expected is None:
-        raise DamagedError("it does not carry the hash of its content")
-    if _digest(tensors, notes) != expected:
-        raise DamagedError("it was changed after it was written: its hash does not fit its content")
+        raise DamagedError("it does not carry the checksum of its content")
+    if _checksum(tensors, notes) != expected:
+        raise DamagedError("it was changed after it was written: its checksum does not match its content")
     return tensors, notes
 
 
-def _digest(tensors: Mapping[str, Tensor], notes: Mapping[str, str]) -> str:
+def _checksum(tensors: Mapping[str, Tensor], notes: Mapping[str, str]) -> str:
     digest = hashlib.sha256(sha256_of_json(notes).encode())
     for name in sorted(tensors):
         tensor = tensors[name]

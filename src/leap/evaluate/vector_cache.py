@@ -22,7 +22,7 @@ from torch import Tensor
 
 import leap
 from leap.core.files import sha256_of, sha256_of_json, whole_file
-from leap.core.tensor_files import DamagedError, load_sealed, save_sealed
+from leap.core.tensor_files import DamagedError, load_with_checksum, save_with_checksum
 from leap.exits import LeapEncoder
 from leap.exits.calibration import FILE as CALIBRATION
 
@@ -76,7 +76,7 @@ class VectorCache:
             return
         try:
             with whole_file(path) as temporary:
-                save_sealed(vectors, temporary)
+                save_with_checksum(vectors, temporary)
                 _used_now(temporary)
             self._make_room(path)
         except (OSError, SafetensorError) as error:
@@ -151,7 +151,7 @@ def computing_code(package: Path) -> dict[str, str]:
 
 def _read(path: Path) -> Vectors | None:
     try:
-        found, _ = load_sealed(path)
+        found, _ = load_with_checksum(path)
     except FileNotFoundError:
         return None
     except (OSError, DamagedError) as error:

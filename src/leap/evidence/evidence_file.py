@@ -1,7 +1,7 @@
 """Evidence: the JSON files that say what was measured, on which checkpoint, data and machine.
 
-`head` opens every file and `write_evidence` seals it; `read_evidence` collects the files of one checkpoint
-and refuses what does not belong together. docs/architecture.md, "Evidence", lists the content.
+`head` opens every file and `write_evidence` adds its checksum; `read_evidence` collects the files of one
+checkpoint and refuses what does not belong together. docs/architecture.md, "Evidence", lists the content.
 """
 
 import sys
@@ -13,7 +13,7 @@ from typing import Any
 import leap
 from leap.core.environment import environment
 from leap.core.errors import UserError
-from leap.core.files import CHANGED, read_json_as_it_is, sha256_of, sha256_of_json, was_changed, write_sealed
+from leap.core.files import CHANGED, has_wrong_checksum, read_json, sha256_of, sha256_of_json, write_with_checksum
 from leap.core.settings import Settings
 from leap.core.stage import Run
 from leap.evidence.score_table import Column, write_scores
@@ -24,7 +24,7 @@ NOT_SERVED = ("README.md", "SHA256SUMS")
 # What every evidence file has beside its figures.
 HEAD = (
     *("kind", "variant", "seed", "checkpoint", "model", "exit_rule"),
-    *("settings", "data", "code", "environment", "scores", "seal"),
+    *("settings", "data", "code", "environment", "scores", "checksum"),
 )
 # The settings that the figures of each kind depend on, the set's own block aside. A test compares with dvc.yaml.
 _ENCODING = tuple(f"evaluation.{key}" for key in ("batch_size", "device", "length_bins", "bootstrap", "seed"))
@@ -122,13 +122,13 @@ def record(
 
 
 def write_evidence(path: Path, content: dict[str, Any]) -> None:
-    """Writes an evidence file, sealed: `seal` is the sha256 of all else, so that a later edit shows.
+    """Write an evidence file, last of all its `checksum`.
 
     `scores` is the sha256 of the table beside it, which is written first.
     """
     table = path.with_suffix(".parquet")
     scores = {"scores": sha256_of(table)} if table.is_file() else {}
-    write_sealed(path, {**content, **scores})
+    write_with_checksum(path, {**content, **scores})
 
 
 def measured_settings(kind: str, settings: Settings, set_name: str | None) -> dict[str, dict[str, Any]]:
@@ -253,12 +253,12 @@ def read_evidence(
 
 
 def read_evidence_file(path: Path) -> dict[str, Any]:
-    """One file as it is, its seal not compared yet.
+    """One file as it is, its checksum not compared yet.
 
     Raises:
         UserError: it is missing, or holds no JSON object.
     """
-    content = read_json_as_it_is(path, "dvc repro")
+    content = read_json(path, "dvc repro", check=False)
     if not isinstance(content, dict):
         raise UserError(f"{path} holds no evidence: delete it, `dvc repro` measures again")
     return content
@@ -268,9 +268,9 @@ def refuse_changed(contents: Mapping[Path, dict[str, Any]]) -> None:
     """Refuses files that were changed after they were written, all of them at once.
 
     Raises:
-        UserError: a seal does not fit.
+        UserError: a checksum does not match.
     """
-    changed = [f"  - {path} {CHANGED}" for path, content in contents.items() if was_changed(content)]
+    changed = [f"  - {path} {CHANGED}" for path, content in contents.items() if has_wrong_checksum(content)]
     if changed:
         raise UserError(
             "evidence is refused:\n" + "\n".join(changed) + "\ndelete it, and `dvc repro` measures again"

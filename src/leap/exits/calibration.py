@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from leap.core.errors import UserError
-from leap.core.files import read_json, sha256_of, write_sealed
+from leap.core.files import read_json, sha256_of, write_with_checksum
 from leap.exits.predictor import FEATURES, FIRST_LAYER, LOOKBACK, Predictor
 from leap.models import exit_heads
 from leap.models.bound_files import check_weights
@@ -72,7 +72,7 @@ class Calibration:
             "coefficients": self.predictor and self.predictor.coefficients.tolist(),
             "report": report,
         }
-        write_sealed(folder / FILE, content)
+        write_with_checksum(folder / FILE, content)
 
     @classmethod
     def load(cls, folder: Path, depth: int) -> "Calibration":

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from leap.core.errors import UserError
-from leap.core.files import CHANGED, was_changed
+from leap.core.files import CHANGED, has_wrong_checksum
 from leap.exits.calibration import Calibration
 from leap.exits.input_rules import input_rules
 from leap.exits.observer import Observer
@@ -524,8 +524,8 @@ def read_rules(folder: Path, depth: int) -> tuple[ExitRule, dict[str, dict[str, 
         content = json.loads(path.read_text(encoding="utf-8"))
         if not isinstance(content, dict):
             raise TypeError("expected an object with the key `exit`")
-        if was_changed(content):
-            raise UserError(f"{path} {CHANGED}: if you set another rule on purpose, take its `seal` out")
+        if has_wrong_checksum(content):
+            raise UserError(f"{path} {CHANGED}: if you set another rule on purpose, take its `checksum` out")
         rule = ExitRule(**content["exit"])
         rule.check_depth(depth)
         others = input_rules(content, depth)

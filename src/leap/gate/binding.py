@@ -23,7 +23,7 @@ def refuse_unbound(evidence: Evidence, settings: Settings, root: Path) -> None:
         root: the folder of all evidence.
 
     Raises:
-        UserError: a file has no seal, is of another variant or seed, or was measured with other settings, on
+        UserError: a file has no checksum, is of another variant or seed, or was measured with other settings, on
             data that are different now, or by code that is different now.
     """
     data: dict[str, str] = {}
@@ -36,12 +36,12 @@ def refuse_unbound(evidence: Evidence, settings: Settings, root: Path) -> None:
         lines = "\n".join(f"  - {line}" for line in found)
         raise UserError(
             f"the evidence of {evidence.variant}-{evidence.seed} is refused:\n{lines}\n"
-            "`dvc repro` measures again what is out of date; delete a file to have it measured anew"
+            "`dvc repro` measures again what is out of date; delete a file to have it measured again"
         )
 
 
 def bound_to(evidence: Evidence) -> dict[str, Any]:
-    """What a verdict rests on: exit rule, data, commits and hardware, and the seal of every file."""
+    """What a verdict rests on: exit rule, data, commits and hardware, and the checksum of every file."""
     files = {"diagnose": evidence.diagnose, "latency": evidence.latency}
     files |= {f"sts/{name}": content for name, content in evidence.sts.items()}
     files |= {f"retrieval/{name}": content for name, content in evidence.retrieval.items()}
@@ -51,7 +51,7 @@ def bound_to(evidence: Evidence) -> dict[str, Any]:
         "exit_rule": next((content.get("exit_rule") for content in contents.values()), None),
         "data": {file: hash_ for content in contents.values() for file, hash_ in content.get("data", {}).items()},
         "commits": sorted({_commit(environment) for environment in environments}),
-        "evidence": {name: content.get("seal") for name, content in contents.items()},
+        "evidence": {name: content.get("checksum") for name, content in contents.items()},
     }
 
 
@@ -67,8 +67,8 @@ def _faults(
     name: str, content: dict[str, Any], evidence: Evidence, settings: Settings, data: dict[str, str]
 ) -> list[str]:
     kind, _, set_name = name.partition("/")
-    if "seal" not in content:
-        return ["has no seal: it was written by an older version or by hand"]
+    if "checksum" not in content:
+        return ["has no checksum: it was written by an older version or by hand"]
     place = (content.get("kind"), content.get("variant"), content.get("seed"))
     if place != (kind, evidence.variant, evidence.seed):
         return [f"is evidence of {place[0]}, {place[1]}-{place[2]}: it lies in the wrong place"]

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from leap.core.errors import UserError
 from leap.core.files import whole_file
-from leap.core.tensor_files import DamagedError, load_sealed, save_sealed
+from leap.core.tensor_files import DamagedError, load_with_checksum, save_with_checksum
 from leap.models.folder import hash_weights
 
 
@@ -17,7 +17,7 @@ def save_bound(tensors: dict[str, Tensor], path: Path) -> None:
     """
     metadata = {"weights": hash_weights(path.parent)}
     with whole_file(path) as beside:
-        save_sealed({name: tensor.cpu() for name, tensor in tensors.items()}, beside, metadata)
+        save_with_checksum({name: tensor.cpu() for name, tensor in tensors.items()}, beside, metadata)
 
 
 def load_bound(path: Path, shapes: dict[str, tuple[int, ...]], made_by: str) -> dict[str, Tensor]:
@@ -34,7 +34,7 @@ def load_bound(path: Path, shapes: dict[str, tuple[int, ...]], made_by: str) -> 
     if not path.is_file():
         raise UserError(f"{path} is missing: {made_by}")
     try:
-        tensors, metadata = load_sealed(path)
+        tensors, metadata = load_with_checksum(path)
     except DamagedError as error:
         raise UserError(f"{path} is damaged, {error}: {made_by}") from None
     check_weights(path, metadata.get("weights"), made_by)

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from leap.core.files import read_json, whole_file, whole_folder, write_json, write_sealed
+from leap.core.files import read_json, whole_file, whole_folder, write_json, write_with_checksum
 from leap.core.project import Project
 from leap.core.settings import Settings
 from leap.evidence.evidence_file import read_evidence
@@ -40,7 +40,7 @@ def write_report(settings: Settings, project: Project) -> dict[str, Any]:
     drawn = pictures(summary, project.root / "evaluations", studies)
     tables = paper_tables(settings, summary, studies, read_paper())
     asked = {name: study.description for name, study in settings.studies.items()}
-    write_sealed(project.reports / "summary.json", summary)
+    write_with_checksum(project.reports / "summary.json", summary)
     pages = {
         "report.html": render_report(summary, drawn, studies, asked),
         "report.md": render_markdown(summary),

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from leap.core.errors import UserError
-from leap.core.files import must_be_new, whole_folder, write_sealed
+from leap.core.files import must_be_new, whole_folder, write_with_checksum
 from leap.core.settings import VariantSettings
 from leap.core.settings.sources import LocalModel
 from leap.models.device import resolve_device
@@ -163,7 +163,7 @@ def retrofit(
         # A rule that never leaves early: `encode` gives what the model gave, until a person says otherwise.
         full = {"threshold": 1.0, "min_layer": shape.layers, "patience": 1}
         rules = {"exit": full, "query": {"layer": chosen}, "document": "full"}
-        write_sealed(temporary / "leap.json", rules)
+        write_with_checksum(temporary / "leap.json", rules)
     shutil.rmtree(place.root)
     return result
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from leap.core.files import sha256_of_json, sha256_of_sentences, whole_file
-from leap.core.tensor_files import DamagedError, load_sealed, save_sealed
+from leap.core.tensor_files import DamagedError, load_with_checksum, save_with_checksum
 from leap.models.batches import Batch, grouped
 from leap.models.library_tokenizer import LibraryTokenizer
 from leap.models.tokenizer import SentenceTokenizer
@@ -56,13 +56,13 @@ class TokenizedText:
         key = sha256_of_json([sha256_of_sentences(sentences), tokenizer.sha256, tokenizer.max_length])
         path = folder / f"{key}.safetensors"
         try:
-            found, _ = load_sealed(path)
+            found, _ = load_with_checksum(path)
         except (OSError, DamagedError) as error:
             if not isinstance(error, FileNotFoundError):
                 log.warning("%s is damaged (%s): the text is tokenized anew", path, error)
             text = cls.of(sentences, tokenizer)
             with whole_file(path) as beside:
-                save_sealed(
+                save_with_checksum(
                     {"ids": torch.from_numpy(text._ids), "lengths": torch.from_numpy(text.lengths)}, beside
                 )
             return text

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import torch
 
 from leap.core.checksums import write_sums
-from leap.core.files import read_json, sha256_of, sha256_of_json, whole_folder, write_sealed
+from leap.core.files import read_json, sha256_of, sha256_of_json, whole_folder, write_with_checksum
 from leap.core.settings import VariantSettings
 from leap.core.settings.sources import ModelSource
 from leap.models.device import resolve_device
@@ -175,4 +175,4 @@ def _record(folder: Path, history: list[dict[str, Any]], result: dict[str, Any],
         lines = "".join(json.dumps(line) + "\n" for line in history)
         (temporary / "history.jsonl").write_text(lines)
         result["history"] = sha256_of(temporary / "history.jsonl")
-        write_sealed(temporary / "training.json", result | {"identity": identity})
+        write_with_checksum(temporary / "training.json", result | {"identity": identity})

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from leap.core.errors import UserError
-from leap.core.files import write_sealed
+from leap.core.files import write_with_checksum
 from leap.core.project import Project
 from leap.core.sample_sizes import fewest_to_calibrate
 from leap.core.settings import Settings
@@ -78,7 +78,7 @@ def check_extracted(settings: Settings, project: Project) -> Results:
         ]
         results = validate(temporary, suites, docs)
     failed = [result for result in results if not result["passed"]]
-    write_sealed(project.data / "validation.json", {"passed": not failed, "expectations": results})
+    write_with_checksum(project.data / "validation.json", {"passed": not failed, "expectations": results})
     if failed:
         lines = "\n".join(f"  - {_line(result)}" for result in failed)
         raise UserError(

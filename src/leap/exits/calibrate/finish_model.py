@@ -8,7 +8,7 @@ from pathlib import Path
 
 from leap.core.checksums import write_sums
 from leap.core.errors import UserError
-from leap.core.files import whole_folder, write_sealed
+from leap.core.files import whole_folder, write_with_checksum
 from leap.core.sample_sizes import fewest_to_calibrate
 from leap.core.settings import VariantSettings
 from leap.core.settings.training import CalibrationSettings
@@ -84,7 +84,7 @@ def write_rule(folder: Path, variant: VariantSettings) -> None:
         raise UserError(f"variants.{variant.name}.exit does not fit the model: {error}") from None
     layer = variant.exit.query_layer
     queries = {} if layer is None else {"query": {"layer": layer}, "document": "full"}
-    write_sealed(folder / "leap.json", {"exit": asdict(rule), **queries})
+    write_with_checksum(folder / "leap.json", {"exit": asdict(rule), **queries})
 
 
 def check_held_out(sentences: Sequence[str], settings: CalibrationSettings) -> None:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from leap.core.errors import UserError
-from leap.core.files import read_json, write_sealed
+from leap.core.files import read_json, write_with_checksum
 from leap.core.sample_sizes import NEIGHBOURS, fewest_draws
 from leap.exits.calibrate.calibrate_folder import check_target, check_without_heads, read_column, write_into
 from leap.exits.calibrate.fit_heads import fit_heads
@@ -68,11 +68,11 @@ class QueryCalibration(NamedTuple):
         """
         if self.heads is not None:
             self.heads.save(folder)
-        write_sealed(folder / FILE, {"weights": hash_weights(folder), **self.report})
+        write_with_checksum(folder / FILE, {"weights": hash_weights(folder), **self.report})
         path = folder / "leap.json"
         content = read_json(path, "leap calibrate") if path.is_file() else {"exit": rule}
-        content.pop("seal", None)
-        write_sealed(path, content | {"query": {"layer": self.layer}, "document": "full"})
+        content.pop("checksum", None)
+        write_with_checksum(path, content | {"query": {"layer": self.layer}, "document": "full"})
 
 
 def calibrate_queries(

@@ -46,8 +46,8 @@ def open_teacher(
         UserError: it was prepared from another teacher or text, or a shard is missing or changed.
     """
     manifest = read_json(folder / "manifest.json", "dvc repro cache_teacher")
-    if not isinstance(manifest, dict) or "seal" not in manifest:
-        raise UserError(f"{folder}/manifest.json has no seal: `dvc repro cache_teacher` makes the right one")
+    if not isinstance(manifest, dict) or "checksum" not in manifest:
+        raise UserError(f"{folder}/manifest.json has no checksum: `dvc repro cache_teacher` makes the right one")
     expected = {
         "teacher": teacher.sha256,
         "tokenizer": hash_tokenizer(teacher.folder),

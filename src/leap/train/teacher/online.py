@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from leap.core.files import write_sealed
+from leap.core.files import write_with_checksum
 from leap.models.locate import Located
 from leap.models.open_model import open_model
 from leap.models.packed_encoder import Encoder, compile_layers
@@ -32,7 +32,7 @@ def write_online(
     manifest = identity_of(teacher, encoder, sentences, layers, max_length) | {"online": True, "shards": []}
     for path in folder.glob("shard-*"):
         path.unlink()
-    write_sealed(folder / "manifest.json", manifest)
+    write_with_checksum(folder / "manifest.json", manifest)
     return manifest
 
 

@@ -1,9 +1,9 @@
 """The teacher's pooled layers, cached as shards with a manifest (docs/architecture.md)."""
 
-import json
 import logging
 import os
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from io import FileIO
 from itertools import pairwise
 from pathlib import Path
@@ -14,14 +14,7 @@ import torch
 from torch import Tensor
 
 from leap.core.errors import UserError
-from leap.core.files import (
-    read_json,
-    sha256_of,
-    sha256_of_sentences,
-    was_changed,
-    whole_file,
-    write_sealed,
-)  # fmt: skip
+from leap.core.files import read_json, sha256_of, sha256_of_sentences, whole_file, write_with_checksum
 from leap.core.progress import bar
 from leap.models.batches import by_length
 from leap.models.device import resolve_device
@@ -86,7 +79,7 @@ def build_cache(
             shards.append({key: shard[key] for key in ("file", "rows", "sha256")})
             progress.update(len(part))
     manifest = identity | {"shards": shards}
-    write_sealed(folder / "manifest.json", manifest)
+    write_with_checksum(folder / "manifest.json", manifest)
     _end(folder)
     return manifest
 
@@ -176,30 +169,27 @@ def _begin(folder: Path, identity: dict[str, Any]) -> dict[str, Any] | None:
     if _as_written(building) != identity:
         for path in (*folder.glob("shard-*"), manifest):
             path.unlink(missing_ok=True)
-        write_sealed(building, identity)
+        write_with_checksum(building, identity)
     return None
 
 
 def _as_written(path: Path) -> dict[str, Any] | None:
     """The content of one of the cache's own JSON files; None where it is missing or damaged."""
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
+    if not path.exists():
         return None
-    except ValueError:
-        content = None
-    if not isinstance(content, dict) or "seal" not in content or was_changed(content):
-        log.warning("%s is damaged: what it speaks of is computed anew", path)
-        return None
-    content.pop("seal")
-    return content
+    with suppress(UserError):
+        content = read_json(path, "dvc repro cache_teacher")
+        if isinstance(content, dict) and content.pop("checksum", None) is not None:
+            return content
+    log.warning("%s is damaged: what it speaks of is computed again", path)
+    return None
 
 
 def _holds(folder: Path, shard: dict[str, Any]) -> bool:
     path = folder / shard["file"]
     if path.exists() and sha256_of(path) == shard["sha256"]:
         return True
-    log.warning("%s is missing or was changed after it was written: it is computed anew", path)
+    log.warning("%s is missing or was changed after it was written: it is computed again", path)
     return False
 
 
@@ -221,7 +211,7 @@ def _is_whole(path: Path) -> bool:
 
 def _write_shard(path: Path, pieces: Iterable[Halves], start: int) -> None:
     rows = 0
-    with whole_file(path) as beside, beside.open("wb") as file:
+    with whole_file(path) as temporary, temporary.open("wb") as file:
         for piece in pieces:
             finite = np.isfinite(piece).all(axis=(1, 2))
             if not finite.all():
@@ -230,7 +220,7 @@ def _write_shard(path: Path, pieces: Iterable[Halves], start: int) -> None:
             # Not ndarray.tofile, whose error on a full disk does not say that it is one.
             file.write(np.ascontiguousarray(piece).data)
             rows += len(piece)
-    write_sealed(path.with_suffix(".json"), {"file": path.name, "rows": rows, "sha256": sha256_of(path)})
+    write_with_checksum(path.with_suffix(".json"), {"file": path.name, "rows": rows, "sha256": sha256_of(path)})
 
 
 @torch.inference_mode()
