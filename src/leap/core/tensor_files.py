@@ -23,24 +23,22 @@ class DamagedError(ValueError):
     """A file that is not what was written; the message says in what way."""
 
 
-def save_with_checksum(
-    tensors: Mapping[str, Tensor], path: Path, metadata: Mapping[str, str] | None = None
-) -> None:
-    """Write tensors and metadata with the sha256 of both; the same content has the same bytes.
+def save_with_checksum(tensors: Mapping[str, Tensor], path: Path, notes: Mapping[str, str] | None = None) -> None:
+    """Write tensors and notes with the sha256 of both; the same content has the same bytes.
 
     Args:
         tensors: by name, on any device.
         path: the file.
-        metadata: text by name; `checksum` is taken.
+        notes: text by name; `checksum` is taken.
     """
     plain = {name: tensor.contiguous().cpu() for name, tensor in tensors.items()}
-    notes = dict(metadata or {})
+    notes = dict(notes or {})
     entry = json.dumps(notes | {"checksum": _checksum(plain, notes)}, sort_keys=True)
     save_file(plain, path, metadata={ENTRY: entry})
 
 
 def load_with_checksum(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """Read what `save_with_checksum` wrote: the tensors on the CPU, and the metadata.
+    """Read what `save_with_checksum` wrote: the tensors on the CPU, and the notes.
 
     Raises:
         DamagedError: the file is cut, changed, or was not written by `save_with_checksum`.
