@@ -73,12 +73,18 @@ def card_name(device: str) -> str:
 
 
 def commit(folder: Path) -> dict[str, Any]:
-    """The git commit of the project at `folder`, and whether tracked files differ from it."""
+    """Read the git commit of the project at `folder`, and whether tracked files differ from it.
+
+    dvc.lock is not counted: it is what the pipeline itself writes while it runs.
+    """
     try:
-        # One process for both facts; --exclude '*' keeps tags out, so the answer is always the hash.
-        command = ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude", "*"]
-        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True)  # nosec B603
-        described = done.stdout.strip()
+        head = _git(folder, "rev-parse", "HEAD").strip()
+        changes = _git(folder, "status", "--porcelain", "--untracked-files=no", "--", ":/", ":!dvc.lock")
     except (OSError, subprocess.CalledProcessError):
         return {"commit": None, "dirty": None}
-    return {"commit": described.removesuffix("-dirty"), "dirty": described.endswith("-dirty")}
+    return {"commit": head, "dirty": bool(changes)}
+
+
+def _git(folder: Path, *arguments: str) -> str:
+    command = ["git", *arguments]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True).stdout  # nosec B603
