@@ -1,3 +1,4 @@
+import dataclasses
 import json
 from math import log2
 from pathlib import Path
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 from tiny_models import MakeFolder
 from zoo import write_model
 
+import leap
 from leap.data.beir import Collection
 from leap.evaluate.retrieval import (
     Ranking,
@@ -346,3 +348,34 @@ def test_queries_leave_by_the_rule_for_queries(make_folder: MakeFolder, sentence
     assert found["expected_layers_queries"] == 2
     assert found["ndcg_at_10_query_exit"] == pytest.approx(found["by_query_layer"][1]["own_index"])
     assert found["ndcg_at_10_exit"] == found["ndcg_at_10_full"]
+
+
+def test_a_model_with_prompts_scores_as_sentence_transformers_evaluator_scores_it(
+    make_folder: MakeFolder, sentences: list[str]
+) -> None:
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.sentence_transformer.evaluation import InformationRetrievalEvaluator
+
+    folder = make_folder()
+    prompts = {"prompts": {"query": "ba be ka go ", "document": "du di "}, "default_prompt_name": "document"}
+    (folder / "config_sentence_transformers.json").write_text(json.dumps(prompts))
+    corpus = {f"d{number}": text for number, text in enumerate(sentences)}
+    queries = {f"q{number}": f"{sentences[number]} {sentences[number + 20]}" for number in range(20)}
+    wanted = {f"q{number}": {f"d{number}", f"d{number + 20}"} for number in range(20)}
+    evaluator = InformationRetrievalEvaluator(queries, corpus, wanted, name="x", show_progress_bar=False)
+    plain = SentenceTransformer(str(folder), device="cpu", local_files_only=True)
+    theirs = evaluator(plain)["x_cosine_ndcg@10"]
+    collection = Collection(corpus, queries, {query: dict.fromkeys(found, 1) for query, found in wanted.items()})
+    model = LeapEncoder(folder, "cpu")
+    found = figures(model, collection, FULL, 8, skip_own_id=False)
+    assert found["ndcg_at_10_full"] == found["ndcg_at_10_exit"] == pytest.approx(theirs, abs=1e-6)
+    model.prompts = dataclasses.replace(model.prompts, named={"query": "", "document": ""})
+    without = figures(model, collection, FULL, 8, skip_own_id=False)["ndcg_at_10_full"]
+    assert without != pytest.approx(theirs, abs=1e-3)
+    # Queries that leave by leap.json's rule have the same prompt.
+    (folder / "leap.json").write_text(
+        json.dumps({"exit": {"threshold": 1.0, "min_layer": 5}, "query": {"layer": 2}, "document": "full"})
+    )
+    theirs = evaluator(leap.sentence_transformer(folder, "cpu"))["x_cosine_ndcg@10"]
+    found = figures(LeapEncoder(folder, "cpu"), collection, FULL, 8, skip_own_id=False)
+    assert found["ndcg_at_10_query_exit"] == pytest.approx(theirs, abs=1e-6)

@@ -46,6 +46,7 @@ def layer_vectors(
     batch_size: int,
     cache: VectorCache | None = None,
     progress: Callable[[int], object] | None = None,
+    prompt_name: str | None = None,
 ) -> Tensor:
     """Compute every layer's pooled vector of every sentence.
 
@@ -55,6 +56,7 @@ def layer_vectors(
         batch_size: rows computed together.
         cache: where vectors are stored; None encodes again.
         progress: called with how many more sentences are done.
+        prompt_name: the model's prompt before every sentence; its default one if None.
 
     Returns:
         [L + 1, N, D] float32 on the CPU, not normalised; index 0 is the embedding layer.
@@ -65,7 +67,7 @@ def layer_vectors(
 
     def compute() -> dict[str, Tensor]:
         vectors = torch.empty(model.depth + 1, len(sentences), model.width)
-        for rows, pooled in model.pooled_layers(sentences, batch_size):
+        for rows, pooled in model.pooled_layers(sentences, batch_size, prompt_name=prompt_name):
             vectors[:, rows] = pooled
             if progress is not None:
                 progress(len(rows))
@@ -74,7 +76,7 @@ def layer_vectors(
 
     if cache is None:
         return compute()["pooled"]
-    return cache.vectors(model, sentences, f"all layers, batches of {batch_size}", compute)["pooled"]
+    return cache.vectors(model, sentences, f"all layers, batches of {batch_size}", compute, prompt_name)["pooled"]
 
 
 def full_vectors(
@@ -83,6 +85,7 @@ def full_vectors(
     batch_size: int,
     what: str = "texts",
     cache: VectorCache | None = None,
+    prompt_name: str | None = None,
 ) -> Tensor:
     """Compute the vectors at full depth alone; equal texts are encoded once. Arguments as `full_and_exited`.
 
@@ -95,7 +98,8 @@ def full_vectors(
         vectors = torch.empty(len(unique), model.width)
         with bar(total=len(unique), desc=what, unit="text") as progress:
             for start in range(0, len(unique), CHUNK):
-                for rows, pooled in model.pooled_layers(unique[start : start + CHUNK], batch_size):
+                chunk = unique[start : start + CHUNK]
+                for rows, pooled in model.pooled_layers(chunk, batch_size, prompt_name=prompt_name):
                     vectors[torch.tensor(rows) + start] = F.normalize(pooled[-1], dim=-1)
                     progress.update(len(rows))
         _check_finite(vectors, model)
@@ -103,7 +107,8 @@ def full_vectors(
 
     if cache is None:
         return compute()["full"][back]
-    return cache.vectors(model, unique, f"full depth, batches of {batch_size}", compute)["full"][back]
+    what = f"full depth, batches of {batch_size}"
+    return cache.vectors(model, unique, what, compute, prompt_name)["full"][back]
 
 
 def full_and_exited(
@@ -114,6 +119,7 @@ def full_and_exited(
     what: str = "texts",
     cache: VectorCache | None = None,
     layers: Layers | None = None,
+    prompt_name: str | None = None,
 ) -> Encoded:
     """Compute full-depth and exited vectors of any number of texts, holding two vectors a text.
 
@@ -129,6 +135,7 @@ def full_and_exited(
         cache: where vectors of all layers are stored, unless they exceed it; None encodes again.
         layers: is given every text's layers, some texts at a time: what needs them all at once would hold
             (L + 1) vectors a text.
+        prompt_name: the model's prompt before every text; its default one if None.
 
     Raises:
         UserError: the model gives vectors that are not finite.
@@ -142,7 +149,7 @@ def full_and_exited(
     with bar(total=len(unique), desc=what, unit="text") as progress:
         for start in range(0, len(unique), CHUNK):
             chunk = unique[start : start + CHUNK]
-            pooled = layer_vectors(model, chunk, batch_size, cache, progress.update)
+            pooled = layer_vectors(model, chunk, batch_size, cache, progress.update, prompt_name)
             rows = slice(start, start + len(chunk))
             exits[rows] = converged(pooled, rule)
             full[rows] = F.normalize(pooled[-1], dim=-1)
@@ -151,7 +158,7 @@ def full_and_exited(
             if layers is not None:
                 places = ((back >= start) & (back < start + len(chunk))).nonzero().flatten()
                 layers(places, returned[:, back[places] - start])
-    return Encoded(full[back], exited[back], exits[back], token_counts(model, unique)[back])
+    return Encoded(full[back], exited[back], exits[back], token_counts(model, unique, prompt_name)[back])
 
 
 def _unique(texts: Sequence[str]) -> tuple[list[str], Tensor]:
@@ -160,13 +167,15 @@ def _unique(texts: Sequence[str]) -> tuple[list[str], Tensor]:
     return list(place), torch.tensor([place[text] for text in texts], dtype=torch.int64)
 
 
-def token_counts(model: LeapEncoder, texts: Sequence[str]) -> Tensor:
-    """Count each text's tokens as the model sees it: special tokens included, cut at its longest input.
+def token_counts(model: LeapEncoder, texts: Sequence[str], prompt_name: str | None = None) -> Tensor:
+    """Count each text's tokens as the model sees it: prompt and special tokens included, cut at its longest input.
 
     Returns:
         [N] int64.
     """
-    chunks = (model.tokenizer(texts[start : start + CHUNK]) for start in range(0, len(texts), CHUNK))
+    prompt = model.prompts.text(None, prompt_name) or ""
+    prompted = [f"{prompt}{text}" for text in texts]
+    chunks = (model.tokenizer(prompted[start : start + CHUNK]) for start in range(0, len(texts), CHUNK))
     return torch.tensor([len(ids) for chunk in chunks for ids in chunk], dtype=torch.int64)
 
 

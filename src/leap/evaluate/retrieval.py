@@ -121,6 +121,7 @@ def retrieve(
 ) -> Retrieved:
     """Encode queries and documents once and rank them in all modes.
 
+    Queries and documents have the model's prompts of their kinds, as in `encode_query` and `encode_document`.
     Queries are few, so all their layers are held; documents are searched layer by layer as they are encoded, and
     two vectors a document stay.
 
@@ -141,14 +142,14 @@ def retrieve(
     def collect(places: Tensor, pooled: Tensor) -> None:
         by_layer[:, places] = F.normalize(pooled[1:], dim=-1)
 
-    sought = full_and_exited(model, texts[0], rule, batch_size, "queries", cache, collect)
+    sought = full_and_exited(model, texts[0], rule, batch_size, "queries", cache, collect, "query")
     searches = [Search(layer, TOP, own, device=model.device) for layer in by_layer[:-1]]
 
     def search(places: Tensor, pooled: Tensor) -> None:
         for layer, running in enumerate(searches, start=1):
             running.add(pooled[layer], places)
 
-    held = full_and_exited(model, texts[1], rule, batch_size, "documents", cache, search)
+    held = full_and_exited(model, texts[1], rule, batch_size, "documents", cache, search, "document")
 
     def ndcg(places: Tensor) -> Array:
         return query_scores(named(places, queries, documents), collection.qrels, queries)["ndcg_at_10"]
@@ -199,7 +200,6 @@ def early_queries(
         return sought.exited, sought.layers
     vectors, layers = model.encode(
         list(texts),
-        prompt=model.prompts.text(None, None) or "",
         batch_size=batch_size,
         input_type="query",
         convert_to_tensor=True,
@@ -220,8 +220,8 @@ def _in_teacher_index(
     in_index: Callable[[Tensor, Tensor], list[Array]],
 ) -> TeacherIndex:
     queries, index = (
-        full_vectors(teacher, side, batch_size, f"teacher's {what}", cache)
-        for side, what in zip(texts, ("queries", "documents"), strict=True)
+        full_vectors(teacher, side, batch_size, f"teacher's {what}", cache, prompt)
+        for side, what, prompt in zip(texts, ("queries", "documents"), ("query", "document"), strict=True)
     )
     (own,) = in_index(index, queries[None])
     if queries.shape != sought.full.shape:

@@ -54,7 +54,12 @@ class VectorCache:
     limit: int
 
     def vectors(
-        self, model: LeapEncoder, texts: Sequence[str], what: str, compute: Callable[[], Vectors]
+        self,
+        model: LeapEncoder,
+        texts: Sequence[str],
+        what: str,
+        compute: Callable[[], Vectors],
+        prompt_name: str | None = None,
     ) -> Vectors:
         """Return the vectors of texts: read if they are there, else computed and stored.
 
@@ -63,8 +68,9 @@ class VectorCache:
             texts: in the order of the vectors' rows.
             what: which vectors, with all that they depend on next to the model and the texts.
             compute: makes them.
+            prompt_name: the model's prompt before every text; its default one if None.
         """
-        path = self.folder / f"{entry_name(model, texts, what)}.safetensors"
+        path = self.folder / f"{entry_name(model, texts, what, prompt_name)}.safetensors"
         found = _read(path)
         if found is None:
             found = compute()
@@ -105,14 +111,14 @@ def vector_cache(gigabytes: float, folder: Path = FOLDER) -> VectorCache | None:
     return VectorCache(folder, int(gigabytes * 1e9)) if gigabytes else None
 
 
-def entry_name(model: LeapEncoder, texts: Sequence[str], what: str) -> str:
+def entry_name(model: LeapEncoder, texts: Sequence[str], what: str, prompt_name: str | None = None) -> str:
     """Return the sha256 of all that vectors depend on, in hex."""
     return sha256_of_json(
         {
             "model": model_files(model.folder),
             "opened": {
                 "max_length": model.tokenizer.max_length,
-                "prompt": model.prompts.text(None, None),
+                "prompt": model.prompts.text(None, prompt_name),
                 "quantize": model.quantize,
                 "dtype": str(model.encoder.weight.dtype),
                 "device": str(model.device),

@@ -40,6 +40,16 @@ class SentenceMethods:
         """`encode` for what is searched: the prompt named document, unless another one is given."""
         return self.encode(inputs, *arguments, input_type="document", **options)
 
+    def embed_query(self, text: str) -> list[float]:
+        """`encode_query` in the form of LangChain's interface `Embeddings`, for its vector stores."""
+        vector: list[float] = self.encode_query(text).tolist()
+        return vector
+
+    def embed_documents(self, texts: list[str]) -> list[list[float]]:
+        """`encode_document` in the form of LangChain's interface."""
+        vectors: list[list[float]] = self.encode_document(texts).tolist()
+        return vectors
+
     def get_embedding_dimension(self) -> int:
         """The dimensions of the vectors that `encode` returns."""
         return self.width if self.truncate_dim is None else min(self.width, self.truncate_dim)

@@ -44,12 +44,12 @@ def measure_retrofit(
         documents: and others that are searched; more than ten.
         batch_size: rows computed together.
     """
-    index, old = (_full(each, documents, batch_size) for each in (model, before))
+    index, old = (_full(each, documents, "document", batch_size) for each in (model, before))
     layers = torch.empty(model.depth + 1, len(queries), model.width)
-    for rows, pooled in model.pooled_layers(queries, batch_size):
+    for rows, pooled in model.pooled_layers(queries, batch_size, prompt_name="query"):
         layers[:, rows] = model.returned(pooled)
     own_best = nearest(layers[-1], index, NEIGHBOURS)
-    old_best = nearest(_full(before, queries, batch_size), old, NEIGHBOURS)
+    old_best = nearest(_full(before, queries, "query", batch_size), old, NEIGHBOURS)
     times = _milliseconds(model, queries[:TIMED])
     return [
         LayerRow(
@@ -72,9 +72,9 @@ def table(rows: Sequence[LayerRow]) -> str:
     return "\n".join([head, *lines])
 
 
-def _full(model: LeapEncoder, texts: Sequence[str], batch_size: int) -> Tensor:
+def _full(model: LeapEncoder, texts: Sequence[str], kind: str, batch_size: int) -> Tensor:
     vectors = torch.empty(len(texts), model.width)
-    for rows, pooled in model.pooled_layers(texts, batch_size):
+    for rows, pooled in model.pooled_layers(texts, batch_size, prompt_name=kind):
         vectors[rows] = pooled[-1]
     return vectors
 
@@ -85,6 +85,6 @@ def _milliseconds(model: LeapEncoder, queries: Sequence[str]) -> list[float]:
     for query in (queries[0], *queries):  # the first one warms up
         for layer in range(1, model.depth + 1):
             started = time.perf_counter()
-            model.encode(query, strategy="fixed", layer=layer)
+            model.encode_query(query, strategy="fixed", layer=layer)
             times[layer - 1].append(1000 * (time.perf_counter() - started))
     return [median(each[1:]) for each in times]
