@@ -33,7 +33,7 @@ def main() -> None:
     parser.add_argument("--input", required=True, help="a parquet file or folder that all workers can read")
     parser.add_argument("--output", required=True, help="a folder for parquet files; must not exist")
     parser.add_argument("--column", default="sentence", help="the column of the input to encode")
-    parser.add_argument("--model", default="models:/leap@champion", help="any MLflow model URI or folder")
+    parser.add_argument("--model", default="models:/leap-docstrings@champion", help="a URI of MLflow or a folder")
     parser.add_argument("--strategy", help="full for full depth; the model's own rules if left out")
     parser.add_argument(
         "--input-type", choices=("query", "document"), help="takes the model's prompt of that name"

@@ -188,7 +188,7 @@ class Form(StrEnum):
 
 @app.command()
 def export(
-    model: Annotated[str, typer.Argument(help="A folder such as models/leap-1, or models:/leap@champion.")],
+    model: Annotated[str, typer.Argument(help="A folder such as models/leap-1, or models:/NAME@champion.")],
     out: Annotated[Path, typer.Argument(help="The folder to write; it must not exist.")],
     to: Annotated[Form, typer.Option(help="The form.")],
     layers: Annotated[int | None, typer.Option(help="Keep this many layers (onnx, truncated).")] = None,
@@ -534,7 +534,7 @@ def evaluate(
 
 @app.command()
 def serve(
-    model: Annotated[str, typer.Argument(help="A folder, package or hub id, or models:/leap@champion.")],
+    model: Annotated[str, typer.Argument(help="A folder, package or hub id, or models:/NAME@champion.")],
     host: Annotated[str, typer.Option(help="0.0.0.0 answers other machines, without TLS or users.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=1, max=65535)] = 8000,
     name: Annotated[str | None, typer.Option(help="What requests call the model; else its folder's name.")] = None,

@@ -233,4 +233,4 @@ def test_a_store_that_several_create_at_once_while_some_are_killed(
     assert list(Path("mlruns").glob(".*.part")) == []
     with closing(sqlite3.connect(DATABASE)) as database:
         places = dict(database.execute("select name, artifact_location from experiments"))
-        assert places["leap-embedded"] == "mlruns/artifacts"
+        assert places["leap-docstrings"] == "mlruns/artifacts"

@@ -69,7 +69,7 @@ def service(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]
-        command = [python, "-m", "mlflow", "models", "serve", "-m", "models:/leap@champion"]
+        command = [python, "-m", "mlflow", "models", "serve", "-m", "models:/leap-docstrings@champion"]
         command += ["--port", str(port), "--env-manager", "local", "--workers", "1"]
         environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
         environment |= {"MLFLOW_TRACKING_URI": f"sqlite:///{project}/mlruns/mlflow.db"}

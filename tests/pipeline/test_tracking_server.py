@@ -89,7 +89,7 @@ def test_promotion_on_a_server(project: Path, server: Server, settings: Settings
     assert place(settings, "leap") == placed
     import mlflow
 
-    local = mlflow.artifacts.download_artifacts("models:/leap@champion", dst_path=str(project / "got"))
+    local = mlflow.artifacts.download_artifacts("models:/leap-docstrings@champion", dst_path=str(project / "got"))
     assert next(Path(local).rglob("model.safetensors")).read_bytes() == b"leap-1"
 
 

@@ -69,7 +69,7 @@ COMMANDS = [
     ["promote", "leap"],
     ["rollback"],
     ["history"],
-    ["export", "models:/leap@champion", "out", "--to", "sentence-transformers"],
+    ["export", "models:/leap-docstrings@champion", "out", "--to", "sentence-transformers"],
     ["monitor", "--reference", "a", "--current", "b"],
 ]
 

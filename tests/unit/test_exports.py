@@ -247,7 +247,7 @@ def test_what_is_no_model_is_named(project: Path) -> None:
     with pytest.raises(UserError, match=r"nowhere has no model.safetensors"):
         model_folder("nowhere", None, project)
     with pytest.raises(UserError, match=r"params\.yaml names"):
-        model_folder("models:/leap@champion", None, project)
+        model_folder("models:/leap-docstrings@champion", None, project)
 
 
 def test_licences_of_packages() -> None:

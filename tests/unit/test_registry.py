@@ -23,6 +23,7 @@ from leap.core.settings import Settings
 from leap.evidence.evidence_file import checkpoint_hash, model_hash
 from leap.gate.judgement import judge_checkpoint
 from leap.registry.package_model import REQUIRED, write_model_folder
+from leap.registry.project_runs import log_study_now
 from leap.registry.promotion import register, synchronise
 from leap.registry.ranking import compare, less_is_better
 from leap.registry.runtime_code import imports, runtime_modules
@@ -183,7 +184,7 @@ def test_what_a_killed_upload_left_is_completed_and_not_doubled(project: Path, m
     assert place("leap", 0.78).aliases == ["champion"]
     (uploaded,) = client.search_logged_models(["1"])
     assert str(uploaded.status) == "READY"
-    version = client.get_model_version("leap", "1")
+    version = client.get_model_version(SETTINGS.registered_model, "1")
     assert version.source == f"models:/{uploaded.model_id}"
 
 
@@ -234,7 +235,7 @@ def right_state() -> None:
     for item in history(tracking):
         for alias in item.aliases:
             assert item.passed, (item.version, alias)
-            version = tracking.client.get_model_version("leap", str(item.version))
+            version = tracking.client.get_model_version(SETTINGS.registered_model, str(item.version))
             assert version.description
             model = tracking.client.get_logged_model(version.source.rpartition("/")[2])
             assert model.status == "READY"
@@ -422,7 +423,7 @@ def test_the_version_tells_its_verdict(project: Path) -> None:
     place("leap", 0.78)
     tracking = Tracking.open(SETTINGS)
     assert tracking.client is not None
-    version = tracking.client.get_model_version("leap", "1")
+    version = tracking.client.get_model_version(SETTINGS.registered_model, "1")
     assert version.description == "leap-1: 1 of 1 checks pass\n\n- \N{CHECK MARK} similarity: fine"
     assert version.tags["leap.checkpoint"] == checkpoint_hash(model("leap"))
     assert version.tags["leap.model"] == model_hash(model("leap"))
@@ -437,7 +438,7 @@ def test_the_champion_loads_without_pickle_and_gives_the_encoders_vectors(packag
     from leap.exits import LeapEncoder
 
     texts = ["be do", "do bo di"]
-    model = mlflow.pyfunc.load_model("models:/leap@champion")
+    model = mlflow.pyfunc.load_model("models:/leap-docstrings@champion")
     vectors = model.predict(pd.DataFrame({"sentence": texts}))
     expected = LeapEncoder(Path("models/leap-1")).encode(texts)
     np.testing.assert_array_equal(vectors, expected)
@@ -470,11 +471,11 @@ def test_a_changed_threshold_serves_by_the_new_rule_and_a_rollback_by_the_old_on
         place("leap", 0.78)
         encoder = LeapEncoder(model("leap"))
         expected[threshold] = encoder.encode(list(texts["sentence"]), return_exit_layers=True)[1].tolist()
-        assert exits("models:/leap@champion") == expected[threshold]
+        assert exits("models:/leap-docstrings@champion") == expected[threshold]
     assert expected == {1.0: [3, 3, 3], -1.0: [2, 2, 2]}
-    assert exits("models:/leap/1") == expected[1.0]
+    assert exits("models:/leap-docstrings/1") == expected[1.0]
     rollback(Tracking.open(SETTINGS))
-    assert exits("models:/leap@champion") == expected[1.0]
+    assert exits("models:/leap-docstrings@champion") == expected[1.0]
 
 
 def test_the_registered_model_needs_no_project_beside_it(packaged: Path) -> None:
@@ -566,7 +567,7 @@ def test_promote_registers_what_passes_and_writes_into_no_verdict(measured: Path
     tracking = Tracking.open(SETTINGS)
     assert tracking.client is not None
     (run,) = tracking.find({"leap.verdict": "passed", "leap.variant": "leap"})
-    assert tracking.client.get_model_version("leap", "1").run_id == run.info.run_id
+    assert tracking.client.get_model_version(SETTINGS.registered_model, "1").run_id == run.info.run_id
     assert {item.path for item in tracking.client.list_artifacts(run.info.run_id, "verdict")} == {
         "verdict/leap-1.json"
     }
@@ -669,13 +670,24 @@ def test_a_verdict_on_another_model_registers_nothing(measured: Path) -> None:
 
 def test_the_data_and_the_studies_have_runs_of_their_own(measured: Path) -> None:
     write_with_checksum(Path("data/extract.json"), {"sources": {"docstrings": {"rows": 7000}}, "kept": 6900})
+    settings = SETTINGS.study("beta").model_dump(mode="json", exclude={"description"})
+    row = {"strategy": "converged", "spearman": 0.7}
+    figures = {
+        seed: {
+            "checkpoint": "c",
+            "spearman_exit": 0.7 + seed / 100,
+            "training": {"seconds": 60.0 + seed},
+            "thresholds": [{**row, "threshold": 0.9}, {**row, "threshold": 0.95}],
+        }
+        for seed in (1, 2)
+    }
     study = {
-        "study": "beta", "description": "the weight", "settings": {"seeds": [1, 2]},
-        "variants": {"low": {"description": "b", "seeds": {
-            str(seed): {"checkpoint": "c", "spearman_exit": 0.7 + seed / 100} for seed in (1, 2)
-        }}},
+        "study": "beta", "description": "the weight", "settings": settings,
+        "set": "software", "data": {"data/similarity/software.parquet": "d" * 64},
+        "variants": {"beta_01": {"description": "b", "seeds": {str(seed): row for seed, row in figures.items()}}},
     }  # fmt: skip
     write_with_checksum(Path("studies/beta.json"), study)
+    log_study_now(SETTINGS, Path("studies/beta.json"))  # as the stage does; promote finds it there
     run_gate("leap")
     run_gate("leap")
     tracking = Tracking.open(SETTINGS)
@@ -685,6 +697,14 @@ def test_the_data_and_the_studies_have_runs_of_their_own(measured: Path) -> None
     (parent,) = tracking.find({"leap.study": "beta"})
     children = tracking.find({"mlflow.parentRunId": parent.info.run_id})
     assert {run.info.run_name: run.data.metrics["spearman_exit"] for run in children} == {
-        "low-1": pytest.approx(0.71),
-        "low-2": pytest.approx(0.72),
+        "beta_01-1": pytest.approx(0.71),
+        "beta_01-2": pytest.approx(0.72),
     }
+    first = next(run for run in children if run.data.tags["leap.seed"] == "1")
+    assert (first.data.params["loss.beta"], first.data.metrics["training/seconds"]) == ("0.1", 61.0)
+    assert (parent.data.params["sentences"], parent.data.tags["mlflow.note.content"]) == ("1500", "the weight")
+    (given,) = first.inputs.dataset_inputs
+    assert (given.dataset.name, given.dataset.digest) == ("software", "d" * 32)
+    assert tracking.client is not None
+    by_theta = tracking.client.get_metric_history(first.info.run_id, "thresholds/converged/spearman")
+    assert {point.step: point.value for point in by_theta} == {90: 0.7, 95: 0.7}

@@ -21,6 +21,7 @@ from leap.core.errors import UserError
 from leap.core.files import write_with_checksum
 from leap.core.project import Project
 from leap.core.settings import Settings
+from leap.core.settings.data import DataSettings
 from leap.evidence.evidence_file import checkpoint_hash, model_hash
 from leap.registry.checkpoint_run import log_checkpoint
 from leap.registry.project_runs import log_report
@@ -88,10 +89,14 @@ def test_evidence_as_numbers() -> None:
             {"device": "cpu", "path": "exit", "length": length, "batch": 8, "mixed": True, "ms_p50": 2.0}
             for length in ("sentences", 128)
         ],
+        "by_threshold": [{"threshold": 0.93, "batch": 1, "tokens": 14.2, "speed_up": 1.5}],
+        "by_length": [{"tokens": [17, 32], "rate": 0.5}],
         "layers": [{"layer": 2, "stability": None, "viable": True}],
         "exit": {"layers": {"6": 4}, "rate": float("nan")},
     }
     assert sorted(evidence_numbers("sts/x", content)) == [
+        ("sts/x/by_length/rate", 0.5, 17),
+        ("sts/x/by_threshold/speed_up", 1.5, 93),
         ("sts/x/ci95_high", 0.3, 0),
         ("sts/x/ci95_low", 0.1, 0),
         ("sts/x/cpu/exit/128/ms_p50", 2.0, 8),
@@ -138,7 +143,7 @@ def test_the_experiment_opens_as_what_it_is(project: Path) -> None:
     assert view["selectedColumns"][:3] == ["tags.`leap.verdict`", "metrics.`layers`", "metrics.`exit_rate`"]
     assert ui_links(SETTINGS, "1").split() == [
         "runs", "http://127.0.0.1:5000/#/experiments/1/runs?viewStateShareKey=leap",
-        "models", "http://127.0.0.1:5000/#/models/leap",
+        "models", "http://127.0.0.1:5000/#/models/leap-docstrings",
     ]  # fmt: skip
 
 
@@ -176,7 +181,7 @@ def test_a_checkpoint_gets_its_run_with_everything(project: Path) -> None:
     assert history("layers/similarity_to_final") == {1: 0.4, 2: 0.7, 3: 0.96, 4: 1.0}
     assert history("loss/total") == {20: 3.0, 40: 1.5, 60: 1.0}
     inputs = {item.dataset.name: item for item in run.inputs.dataset_inputs}
-    assert set(inputs) == {"sentences", "software", "docstrings", "second", "pairs"}
+    assert set(inputs) == {"sentences", "software", "docstrings", "second"}
     assert inputs["sentences"].dataset.digest == hashlib.sha256(b"text").hexdigest()[:32]
     assert inputs["sentences"].tags[0].value == "training"
     artifacts = Path(f"mlruns/artifacts/{run.info.run_id}/artifacts")
@@ -434,7 +439,7 @@ def test_a_deleted_experiment_is_restored(project: Path, caplog: pytest.LogCaptu
     tracking.client.delete_experiment(str(tracking.experiment))
     again = Tracking.open(SETTINGS, required=True)
     assert again.experiment == tracking.experiment
-    assert "experiment leap-embedded was deleted there: it is restored" in caplog.text
+    assert "experiment leap-docstrings was deleted there: it is restored" in caplog.text
     again.create_run("x", {})
 
 
@@ -474,10 +479,13 @@ def test_a_uri_that_names_no_store_is_refused_with_the_right_spelling(uri: str, 
     assert hint in str(error.value)
 
 
-def test_each_profile_has_its_own_experiment_and_registered_model() -> None:
-    own = made_settings(profile="my data", gate={"registered_model": None})
-    assert (own.experiment, own.registered_model) == ("leap-my data", "leap-my-data")
-    assert (SETTINGS.experiment, SETTINGS.registered_model) == ("leap-embedded", "leap")
+def test_experiment_and_registered_model_are_the_datas_own_in_any_profile() -> None:
+    assert (SETTINGS.experiment, SETTINGS.registered_model) == ("leap-docstrings", "leap-docstrings")
+    text = {"kind": "local", "path": "a.csv", "columns": ["text"]}
+    for names, name in ((["tickets"], "leap-tickets"), (list("abcdef"), "leap-a-b-c-and-3-more")):
+        data = DataSettings.model_validate({"folder": "in", "sources": dict.fromkeys(names, text)})
+        own = SETTINGS.model_copy(update={"data": data})
+        assert (own.profile, own.experiment, own.registered_model) == ("embedded", name, name)
 
 
 class FailingClient:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from leap.core.colours import COLOURS
+from leap.core.colours import colours_of
 from leap.core.files import read_json, sha256_of
 from leap.core.project import Checkpoint, Project
 from leap.core.settings import Settings
@@ -79,10 +79,15 @@ def log_checkpoint(tracking: Tracking, checkpoint: Checkpoint, card: str | None 
     if history.is_file() and not run.has("history", sha256_of(history)):
         run.log_missing(history_numbers(history))
         run.done("history", sha256_of(history))
+    record = checkpoint.training / "training.json"
+    if record.is_file() and not run.tags.get("leap.logged.training"):
+        seconds = read_json(record, "dvc repro").get("seconds")
+        run.log_numbers([("train/seconds", seconds, 0)] * (seconds is not None))
+        run.done("training", sha256_of(record))
     for name, path in evidence.items():
         if not run.has(name, sha256_of(path)):
             content = read_json(path, "dvc repro")
-            run.log_inputs("evaluation", {_data_set(name, content): content.get("data", {})})
+            run.log_inputs("evaluation", {_data_set(name, content, settings): content.get("data", {})})
             run.log_file(path, f"evidence/{name}".rpartition("/")[0])
             run.log_numbers(evidence_numbers(name, content), model)
             run.done(name, sha256_of(path))
@@ -142,8 +147,8 @@ def _log_settings(run: RunWriter, settings: Settings, checkpoint: Checkpoint) ->
     content = settings.variant(checkpoint.variant).model_dump(mode="json")
     blocks = settings.model_dump(mode="json", include={"data", "teacher", "evaluation"})
     run.set_params(params_of(content) | flat(blocks))
-    colour = list(settings.variants).index(checkpoint.variant) % len(COLOURS)
-    run.set_tags({"mlflow.runColor": COLOURS[colour], "mlflow.note.content": content["description"]})
+    colour = colours_of(settings.variants)[checkpoint.variant]
+    run.set_tags({"mlflow.runColor": colour, "mlflow.note.content": content["description"]})
     project = Project(checkpoint.root)
     for context, path in (("training", project.sentences), ("calibration", project.held_out)):
         if path.is_file():
@@ -170,5 +175,5 @@ def _is_of(path: Path, model: str) -> bool:
     return path.is_file() and read_json(path, "dvc repro").get("model") == model
 
 
-def _data_set(name: str, content: dict[str, Any]) -> str:
-    return name.rpartition("/")[2] if "/" in name else str(content.get("set", "pairs"))
+def _data_set(name: str, content: dict[str, Any], settings: Settings) -> str:
+    return name.rpartition("/")[2] if "/" in name else str(content.get("set", settings.evaluation.primary_set))

@@ -29,7 +29,7 @@ def model_folder(model: str, settings: Settings | None, scratch: Path) -> Path:
     if not model.startswith("models:/"):
         folder = Path(model)
         if not (folder / WEIGHTS).is_file():
-            raise UserError(f"{folder} has no {WEIGHTS}: name models/leap-1 or models:/leap@champion")
+            raise UserError(f"{folder} has no {WEIGHTS}: name models/leap-1 or models:/leap-docstrings@champion")
         return folder
     if settings is None:
         raise UserError(f"{model} is in a registry, which params.yaml names: it is missing here")

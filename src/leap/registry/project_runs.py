@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from typing import Any
 
 from leap.core.files import read_json, sha256_of, sha256_of_json
 from leap.core.project import Project
+from leap.core.settings import Settings
 from leap.evidence.evidence_file import data_hashes
 from leap.registry.run_content import plain_numbers
 from leap.registry.run_writer import RunWriter
 from leap.tracking.entities import flat
-from leap.tracking.store import Tracking
+from leap.tracking.store import StoreError, Tracking
+
+logger = logging.getLogger(__name__)
 
 
 def log_data(tracking: Tracking, project: Project) -> None:
@@ -58,8 +62,26 @@ def log_report(tracking: Tracking, project: Project) -> None:
     run.end()
 
 
+def log_studies(tracking: Tracking, project: Project) -> None:
+    """Log every study that has been run; see `log_study`."""
+    for path in sorted((project.root / "studies").glob("*.json")):
+        log_study(tracking, path)
+
+
+def log_study_now(settings: Settings, path: Path) -> None:
+    """Log a study that has just been run; where the store fails, `promote` logs it later."""
+    tracking = Tracking.open(settings)
+    if tracking.client is None:
+        return
+    try:
+        with tracking.locked("runs"):
+            log_study(tracking, path)
+    except StoreError as error:
+        logger.warning("MLflow: %s; `dvc repro` or `leap track` logs the study", error)
+
+
 def log_study(tracking: Tracking, path: Path) -> None:
-    """Log a study as a run with a nested run for every variant and seed, anew when its content is another.
+    """Log a study as a run with a nested run for every variant and seed, again when its content is another.
 
     Args:
         tracking: an opened store.
@@ -70,23 +92,32 @@ def log_study(tracking: Tracking, path: Path) -> None:
     tags = {"leap.study": name, "leap.content": checksum}
     parent = RunWriter.find(tracking, tags) or RunWriter.create(tracking, name, tags, "stages/study.py")
     if not parent.has("study", checksum):
-        parent.set_params(flat(content["settings"]))
+        shared = {key: value for key, value in content["settings"].items() if key != "variants"}
+        parent.set_params(flat(shared))
         parent.set_tags({"mlflow.note.content": content["description"]})
+        parent.log_inputs("evaluation", {content["set"]: content["data"]})
         for variant, described in content["variants"].items():
             for seed, figures in described["seeds"].items():
-                _log_variant(tracking, parent, f"{variant}-{seed}", described["description"], figures)
+                own = {"leap.variant": variant, "leap.seed": seed}
+                _log_variant(tracking, parent, content, own, figures)
         parent.log_file(path)
         parent.done("study", checksum)
     parent.end()
 
 
 def _log_variant(
-    tracking: Tracking, parent: RunWriter, name: str, description: str, figures: dict[str, Any]
+    tracking: Tracking, parent: RunWriter, content: dict[str, Any], own: dict[str, str], figures: dict[str, Any]
 ) -> None:
-    tags = {"mlflow.parentRunId": parent.id, "leap.of_study": name}
+    """Log one variant and seed below its study's run: what it changes as parameters, and its figures."""
+    variant = own["leap.variant"]
+    name, tags = f"{variant}-{own['leap.seed']}", {"mlflow.parentRunId": parent.id, **own}
     run = RunWriter.find(tracking, tags) or RunWriter.create(tracking, name, tags, "stages/study.py")
     if not run.has("figures", "yes"):
-        run.set_tags({"mlflow.note.content": description})
+        block = content["settings"]["variants"][variant]
+        changes = flat({key: value for key, value in block.items() if value is not None})
+        run.set_tags({"mlflow.note.content": changes.pop("description")})
+        run.set_params(changes)
+        run.log_inputs("evaluation", {content["set"]: content["data"]})
         run.log_numbers(plain_numbers(figures))
         run.done("figures", "yes")
     run.end()

@@ -17,7 +17,7 @@ from leap.evidence.evidence_file import model_hash, read_evidence
 from leap.gate.metrics import data_behind
 from leap.registry.card import model_card
 from leap.registry.checkpoint_run import log_checkpoint
-from leap.registry.project_runs import log_data, log_report, log_study
+from leap.registry.project_runs import log_data, log_report, log_studies
 from leap.registry.runtime_code import PACKAGE
 from leap.registry.versions import Standing, note_refusal, promote
 from leap.tracking.store import ARTIFACTS, StoreError, Tracking, local_database, project_root
@@ -75,8 +75,7 @@ def synchronise(settings: Settings, project: Project, required: bool = False) ->
         with tracking.locked("runs"):
             log_data(tracking, project)
             log_report(tracking, project)
-            for path in sorted((project.root / "studies").glob("*.json")):
-                log_study(tracking, path)
+            log_studies(tracking, project)
     except StoreError as error:
         message = f"MLflow: {error}; `dvc repro` or `leap track` logs what is missing"
         if required or passing:

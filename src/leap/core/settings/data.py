@@ -41,6 +41,12 @@ class DataSettings(Block):
     sources: Annotated[dict[Name, TextSource], Field(min_length=1)]
 
     @property
+    def name(self) -> str:
+        """Name the training text by its sources, of many by the first three: "snli-multinli"."""
+        names = list(self.sources)
+        return "-".join(names if len(names) <= 5 else [*names[:3], f"and-{len(names) - 3}-more"])
+
+    @property
     def longest_text(self) -> int:
         """The most characters that a row of the training text can have."""
         joined = self.passages.sentences[1] if self.passages else 1

@@ -63,7 +63,7 @@ class TrackingSettings(Block):
     enabled: bool
     # null: SQLite and artefacts under mlruns/ of this project. Else a server, http(s)://..., or a database.
     uri: str | None
-    # null: leap-<profile>
+    # null: leap-<names of data.sources>
     experiment: str | None = None
     # auto: everything but an experiment of DVC (`dvc exp run`), which is logged only; always; never.
     promote: Literal["auto", "always", "never"] = "auto"

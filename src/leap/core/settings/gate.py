@@ -56,7 +56,7 @@ class CardSettings(Block):
 class GateSettings(Block):
     """What the registry promotes, and by which checks."""
 
-    # null: leap-<profile>
+    # null: leap-<names of data.sources>
     registered_model: Annotated[str, Field(pattern=r"^[A-Za-z0-9][\w.-]*$")] | None = None
     # The variants that a candidate is compared with; they are judged like any other and never promoted. Null:
     # there is none, and the checks against it do not apply.
