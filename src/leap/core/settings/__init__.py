@@ -6,7 +6,7 @@ All mistakes are reported at once, each with its key, before any work.
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 from pydantic import Field, ValidationError
 from ruamel.yaml import YAML
@@ -27,7 +27,7 @@ from leap.core.settings.variant import Variant
 
 __all__ = ["Settings", "VariantSettings", "parse_settings", "read_settings"]
 
-
+Item = TypeVar("Item")
 # The blocks that a variant may change.
 BLOCKS = ("student", "loss", "train", "exit")
 
@@ -81,62 +81,31 @@ class Settings(Block):
         return self.gate.registered_model or re.sub(r"[^\w.-]+", "-", f"leap-{self.data.name}")
 
     def variant(self, name: str) -> VariantSettings:
-        """The settings of one variant, its changes merged into the shared blocks.
-
-        Raises:
-            UserError: there is no such variant.
-        """
-        if name not in self.variants:
-            raise UserError(f"no variant {name!r} in params.yaml: it has {', '.join(self.variants)}")
-        return self._resolved(name, self.variants[name])
+        """Return one variant, its changes merged into the shared blocks; refuse an unknown name."""
+        return self._resolved(name, _named(self.variants, "variant", name))
 
     def pair_set(self, name: str) -> PairSource:
-        """One set of scored pairs.
-
-        Raises:
-            UserError: there is no such set.
-        """
-        if name not in self.similarity:
-            raise UserError(f"similarity has no set {name!r}: it has {', '.join(self.similarity)}")
-        return self.similarity[name]
+        """Return one set of scored pairs; refuse an unknown name."""
+        return _named(self.similarity, "set of pairs", name)
 
     def collection(self, name: str) -> RetrievalSource:
-        """One retrieval collection.
-
-        Raises:
-            UserError: there is no such collection.
-        """
-        if name not in self.retrieval:
-            raise UserError(f"retrieval has no set {name!r}: it has {', '.join(self.retrieval)}")
-        return self.retrieval[name]
+        """Return one retrieval collection; refuse an unknown name."""
+        return _named(self.retrieval, "collection", name)
 
     def study(self, name: str) -> Study:
-        """One study.
-
-        Raises:
-            UserError: there is no such study.
-        """
-        if name not in self.studies:
-            raise UserError(f"no study {name!r} in params.yaml: it has {', '.join(self.studies) or 'none'}")
-        return self.studies[name]
+        """Return one study; refuse an unknown name."""
+        return _named(self.studies, "study", name)
 
     def study_variant(self, study: str, name: str) -> VariantSettings:
-        """The settings of one variant of a study: shared blocks, then the study's, then its own."""
+        """Return one variant of a study: the shared blocks, then the study's, then its own."""
         chosen = self.study(study)
         return self._resolved(name, chosen.variants[name], chosen)
 
     def _resolved(self, name: str, variant: Variant, study: Study | None = None) -> VariantSettings:
-        shared = {key: getattr(self, key).model_dump() for key in BLOCKS}
-        if study is not None:
-            shared = {key: merge(block, getattr(study, key)) for key, block in shared.items()}
-        return VariantSettings.model_validate(
-            {
-                "name": name,
-                "description": variant.description,
-                "checkpoint": variant.checkpoint and variant.checkpoint.model_dump(),
-                **{key: merge(block, getattr(variant, key)) for key, block in shared.items()},
-            }
-        )
+        blocks = _laid_over(self.model_dump(include=set(BLOCKS)), study.model_dump() if study else {})
+        own = variant.model_dump()
+        about = {"name": name, "description": variant.description, "checkpoint": own["checkpoint"]}
+        return VariantSettings.model_validate(about | _laid_over(blocks, own))
 
     def names_a_hub(self) -> bool:
         """Return whether any setting names a hub, the only case in which the network may be used."""
@@ -147,6 +116,16 @@ class Settings(Block):
             return isinstance(value, list) and any(kinds(item) for item in value)
 
         return kinds(self.model_dump(mode="json"))
+
+
+def _named(block: dict[str, Item], kind: str, name: str) -> Item:
+    if name not in block:
+        raise UserError(f"no {kind} {name!r} in params.yaml: it has {', '.join(block) or 'none'}")
+    return block[name]
+
+
+def _laid_over(blocks: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
+    return {key: merge(blocks.get(key), changes.get(key) or {}) for key in BLOCKS}
 
 
 def merge(base: Any, patch: Any) -> Any:
@@ -194,69 +173,57 @@ def parse_settings(content: Any, origin: str) -> Settings:
     settings = None
     try:
         settings = Settings.model_validate(content)
-    except (ValidationError, RecursionError) as error:
-        mistakes += _messages(error, content) if isinstance(error, ValidationError) else ["nested too deeply"]
+    except ValidationError as error:
+        mistakes += _messages(error, content)
+    except RecursionError:
+        mistakes.append("nested too deeply")
     if isinstance(content, dict):
-        mistakes += contradictions(content)
-        mistakes += _block_contradictions(content, {})
-        mistakes += _variant_mistakes(content)
+        mistakes += [*contradictions(content), *_variant_mistakes(content)]
     if settings is None or mistakes:
-        raise UserError(_listed(origin, list(dict.fromkeys(mistakes))))
+        lines = [f"  - {line}" for line in dict.fromkeys(mistakes)]
+        raise UserError("\n".join([f"{origin} has {len(lines)} mistake(s):", *lines]))
     return settings
 
 
-def _variant_mistakes(content: dict[str, Any]) -> list[str]:
+def _variant_mistakes(content: dict[str, Any]) -> Iterator[str]:
     """The mistakes of each variant with its changes applied, also where the rest has mistakes of its own.
 
-    A mistake that the shared blocks have without the variant's changes is theirs and not listed again.
+    A mistake that the blocks below it have too is theirs and not listed again.
     """
-    shared = _resolved_mistakes(content, "", {})
-    found = []
-    for key, base, name, variant in _all_variants(content):
-        lines = _resolved_mistakes(base, name, variant)
-        above = key.rpartition(".variants.")[0]
-        found += [f"{key}.{line}" for line in lines if line not in shared and f"{above}.{line}" not in found]
-    return found
+    yield from variant_contradictions(_laid_over(content, {}), ready=False)
+    listed = {"": _resolved_mistakes(content, {})}
+    for key, below, variant in _all_variants(content):
+        listed[key] = _resolved_mistakes(below, variant)
+        known = [*listed[""], *listed.get(key.rpartition(".variants.")[0], [])]
+        yield from (f"{key}.{line}" for line in listed[key] if line not in known)
 
 
-def _all_variants(content: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any], str, dict[str, Any]]]:
-    """Every variant, of the pipeline and of the studies: its key, the blocks below it, its name, itself.
+def _all_variants(content: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any], dict[str, Any]]]:
+    """Every variant, of the pipeline and of the studies: its key, the blocks below it, itself.
 
     A study's own blocks come first, as a variant without changes.
     """
-    for name, variant in block(content, "variants").items():
-        if isinstance(variant, dict):
-            yield f"variants.{name}", content, str(name), variant
+    places = [("", content, block(content, "variants"))]
     for study, changes in block(content, "studies").items():
         if isinstance(changes, dict):
-            base = {key: merge(content.get(key), changes.get(key) or {}) for key in BLOCKS}
-            yield f"studies.{study}", base, "", {}
-            for name, variant in block(changes, "variants").items():
-                if isinstance(variant, dict):
-                    yield f"studies.{study}.variants.{name}", base, str(name), variant
+            below = _laid_over(content, changes)
+            yield f"studies.{study}", below, {}
+            places.append((f"studies.{study}.", below, block(changes, "variants")))
+    for place, below, variants in places:
+        for name, variant in variants.items():
+            if isinstance(variant, dict):
+                yield f"{place}variants.{name}", below, variant
 
 
-def _resolved_mistakes(content: dict[str, Any], name: str, variant: dict[str, Any]) -> list[str]:
-    found = _block_contradictions(content, variant)
-    resolved = {
-        "name": name,
-        "description": "",
-        "checkpoint": variant.get("checkpoint"),
-        **_resolved_blocks(content, variant),
-    }
+def _resolved_mistakes(below: dict[str, Any], variant: dict[str, Any]) -> list[str]:
+    checkpoint, blocks = variant.get("checkpoint"), _laid_over(below, variant)
+    resolved = {"name": "", "description": "", "checkpoint": checkpoint, **blocks}
+    mistakes = variant_contradictions(blocks, ready=checkpoint is not None)
     try:
         VariantSettings.model_validate(resolved)
     except ValidationError as error:
-        return _messages(error, resolved) + found
-    return found
-
-
-def _block_contradictions(content: dict[str, Any], variant: dict[str, Any]) -> list[str]:
-    return variant_contradictions(_resolved_blocks(content, variant), variant.get("checkpoint") is not None)
-
-
-def _resolved_blocks(content: dict[str, Any], variant: dict[str, Any]) -> dict[str, Any]:
-    return {key: merge(content.get(key), variant.get(key) or {}) for key in BLOCKS}
+        return _messages(error, resolved) + mistakes
+    return mistakes
 
 
 def _messages(error: ValidationError, content: Any) -> list[str]:
@@ -292,7 +259,3 @@ def _key(place: tuple[int | str, ...], content: Any) -> list[str]:
         else:
             content = None
     return parts
-
-
-def _listed(origin: str, mistakes: list[str]) -> str:
-    return f"{origin} has {len(mistakes)} mistake(s):\n" + "\n".join(f"  - {line}" for line in mistakes)
