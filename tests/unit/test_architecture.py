@@ -84,3 +84,26 @@ def test_a_file_name_occurs_once() -> None:
     """Inside the library; a stage and the module of settings about it may share a name."""
     names = [path.name for path in (SOURCE / "leap").rglob("*.py") if path.name != "__init__.py"]
     assert sorted(name for name in set(names) if names.count(name) > 1) == []
+
+
+def test_what_another_package_imports_has_a_docstring() -> None:
+    missing = set()
+    for path in (SOURCE / "leap").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            module = node.module if isinstance(node, ast.ImportFrom) else None
+            if (
+                not module
+                or not module.startswith("leap.")
+                or module.split(".")[1] == path.relative_to(SOURCE).parts[1]
+            ):
+                continue
+            file = module_file(module)
+            assert file is not None, module
+            names = {alias.name for alias in node.names}
+            missing |= {
+                f"{module}.{each.name}"
+                for each in ast.parse(file.read_text()).body
+                if isinstance(each, ast.FunctionDef | ast.ClassDef)
+                if each.name in names and ast.get_docstring(each) is None
+            }
+    assert sorted(missing) == []

@@ -13,12 +13,7 @@ FILE = "SHA256SUMS"
 
 
 def write_sums(folder: Path, leaving_out: Collection[str] = ()) -> None:
-    """Writes the hashes of all files of a folder and its folders.
-
-    Args:
-        folder: whose files are all there.
-        leaving_out: names of files that may change or come later.
-    """
+    """Write the hashes of all files of a folder, except names that may change or come later."""
     files = sorted(file for file in folder.rglob("*") if file.is_file())
     kept = [file for file in files if file.name not in (FILE, *leaving_out)]
     lines = [f"{sha256_of(file)}  {file.relative_to(folder).as_posix()}\n" for file in kept]
@@ -27,14 +22,9 @@ def write_sums(folder: Path, leaving_out: Collection[str] = ()) -> None:
 
 
 def check_sums(folder: Path, way_out: str) -> None:
-    """Compares every file that SHA256SUMS names; a folder without one is taken as it is.
+    """Compare every file that SHA256SUMS names; a folder without one is taken as it is.
 
-    Args:
-        folder: the folder.
-        way_out: what to do, for the error.
-
-    Raises:
-        UserError: files are missing or changed; all of them are named.
+    UserError names all files that are missing or changed, and the way out.
     """
     path = folder / FILE
     if not path.is_file():

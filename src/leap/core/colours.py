@@ -9,7 +9,7 @@ FIRST = ("baseline", "leap", "leap_plus", "fixed_depth")
 
 
 def colours_of(names: Iterable[str]) -> dict[str, str]:
-    """A colour a name; names that have none of their own take the free ones in their order."""
+    """Return a colour a name; names that have none of their own take the free ones in their order."""
     unique = list(dict.fromkeys(names))
     own = {name: COLOURS[i] for i, name in enumerate(FIRST) if name in unique}
     free = [colour for colour in COLOURS if colour not in own.values()] or list(COLOURS)

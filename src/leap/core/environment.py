@@ -12,14 +12,10 @@ CPU_INFO = Path("/proc/cpuinfo")
 
 
 def environment(device: str) -> dict[str, Any]:
-    """What a measurement depends on beside its settings and data.
+    """Return what a measurement depends on in addition to its settings and data.
 
-    Args:
-        device: where the model ran, "cpu" or "cuda" with or without an index.
-
-    Returns:
-        python, torch, transformers, platform, cpu, cores (those this process may use), card (on CUDA only),
-        commit and dirty (null outside a git repository).
+    python, torch, transformers, platform, cpu, cores (those this process may use), card (on CUDA only), commit and
+    dirty (null outside a git repository).
     """
     card = {"card": card_name(device)} if device.startswith("cuda") else {}
     return {
@@ -35,12 +31,12 @@ def environment(device: str) -> dict[str, Any]:
 
 
 def hardware(environment: dict[str, Any]) -> str:
-    """The machine of an evidence file's `environment` in words: the card, else the CPU with its cores."""
+    """Return the machine of an evidence file's `environment` in words: the card, else the CPU with its cores."""
     return str(environment.get("card") or f"{environment.get('cpu')}, {environment.get('cores')} cores")
 
 
 def this_hardware(on_card: bool) -> list[str]:
-    """This machine as `hardware` names it: its cards, or its CPU where no card is asked for."""
+    """Return this machine as `hardware` names it: its cards, or its CPU where no card is asked for."""
     if not on_card:
         return [hardware(environment("cpu"))]
     import torch  # takes seconds: only where a measurement was made on a card
@@ -49,7 +45,7 @@ def this_hardware(on_card: bool) -> list[str]:
 
 
 def package_version(package: str) -> str | None:
-    """The installed version by the package's metadata, without importing it; null if it is absent."""
+    """Return the installed version by the package's metadata, without importing it; null if it is absent."""
     try:
         return version(package)
     except PackageNotFoundError:
@@ -57,7 +53,7 @@ def package_version(package: str) -> str | None:
 
 
 def cpu_name() -> str:
-    """The CPU's model name, or the architecture where the system does not tell."""
+    """Return the CPU's model name, or the architecture where the system does not tell."""
     if CPU_INFO.is_file():
         found = re.search(r"^model name\s*:\s*(.+)$", CPU_INFO.read_text(errors="replace"), re.MULTILINE)
         if found:
@@ -66,7 +62,6 @@ def cpu_name() -> str:
 
 
 def card_name(device: str) -> str:
-    """The name of a CUDA card."""
     import torch  # takes seconds, and is loaded already where a card was used
 
     return torch.cuda.get_device_name(torch.device(device))

@@ -18,14 +18,9 @@ CHANGED = "was edited after it was written: its checksum does not match its cont
 
 
 def must_be_new(target: Path, mark: str | None = None) -> None:
-    """Check, before any work, that writing `target` loses nothing of the user's.
+    """Check, before any work, that writing `target` loses nothing of the user's, else raise UserError.
 
-    Args:
-        target: the file or folder that a person named for a result.
-        mark: what the same command's files hold near their beginning; such a file may be replaced.
-
-    Raises:
-        UserError: something is there already that the command did not write, or the place cannot hold it.
+    `mark` is what the same command's files hold near their beginning; such a file may be replaced.
     """
     stage = stage_that_writes(target)
     if stage is not None:
@@ -45,14 +40,13 @@ def must_be_new(target: Path, mark: str | None = None) -> None:
 
 
 def has_mark(file: Path, mark: str) -> bool:
-    """Check for a text in the first 4 KB of a file."""
     with file.open("rb") as opened:
         return mark.encode() in opened.read(4096)
 
 
 @contextmanager
 def whole_folder(target: Path) -> Iterator[Path]:
-    """Yields an empty folder that takes the place of `target` when the block ends without an error.
+    """Yield an empty folder that takes the place of `target` when the block ends without an error.
 
     A kill leaves the old folder, the new one or, for a moment between them, none; never a part of one.
 
@@ -70,11 +64,7 @@ def whole_folder(target: Path) -> Iterator[Path]:
 
 @contextmanager
 def whole_file(target: Path) -> Iterator[Path]:
-    """Yields a path that is renamed to `target` when the block ends without an error.
-
-    Raises:
-        StorageError: the disk is full, read-only or broken, or the folder may not be written.
-    """
+    """Yield a path that is renamed to `target` when the block ends without an error; raises as `whole_folder`."""
     with writing(target), part_of(target) as part:
         yield part
         _open_to_readers(part)
@@ -106,12 +96,7 @@ def write_with_checksum(target: Path, content: dict[str, Any]) -> None:
 
 
 def read_json(path: Path, made_by: str, check: bool = True) -> Any:
-    """Read JSON that the command `made_by` writes.
-
-    Args:
-        path: the file.
-        made_by: the way out, for the error.
-        check: refuse content whose checksum does not match.
+    """Read JSON that the command `made_by`, the way out in errors, writes; `check` compares its checksum.
 
     Raises:
         UserError: the file is missing, is not JSON, or was changed after it was written.
@@ -144,19 +129,19 @@ def has_wrong_checksum(content: dict[str, Any]) -> bool:
 
 
 def sha256_of(path: Path) -> str:
-    """The sha256 of a file's bytes, in hex."""
     with path.open("rb") as file:
+    """Return the sha256 of a file's bytes, in hex."""
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def sha256_of_json(content: Any) -> str:
-    """The sha256 of a JSON value, whatever the order of its keys."""
+    """Return the sha256 of a JSON value, whatever the order of its keys."""
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 def sha256_of_sentences(sentences: Sequence[str]) -> str:
-    """The hash of the sentences and their order."""
     digest = hashlib.sha256()
     for sentence in sentences:
+    """Return the sha256 of the sentences and their order."""
         digest.update(sentence.encode("utf-8", "replace") + b"\n")
     return digest.hexdigest()

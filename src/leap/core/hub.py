@@ -29,7 +29,7 @@ def fetch(
     repo_type: Literal["model", "dataset"],
     required: Sequence[str],
 ) -> Path:
-    """The folder with a repository's files that match the patterns, downloaded unless they are cached.
+    """Return the folder with a repository's files that match the patterns, downloaded unless they are cached.
 
     A commit never changes, so a copy in the cache that is known to be whole is used without asking the hub:
     one that was downloaded here before, or whose files are all named without a wildcard. Another program may
@@ -87,11 +87,7 @@ class UnreachableError(UserError):
 
 @contextmanager
 def explained(what: str) -> Iterator[None]:
-    """Turn what the hub answers within the block into one message that names what was asked for.
-
-    Raises:
-        UserError: there is no such repository or commit, it may not be read, or the hub cannot be reached.
-    """
+    """Turn what the hub answers within the block into one UserError that names what was asked for."""
     from huggingface_hub import errors
     from huggingface_hub.errors import HTTPError as ClientError  # type: ignore[attr-defined] # httpx's or httpx2's
 
@@ -125,16 +121,11 @@ class Repository:
     license: str | None
 
     def size_of(self, patterns: Sequence[str]) -> int:
-        """Return the bytes of all files that match any of the patterns."""
         return sum(size for name, size in self.files.items() if any(fnmatch(name, each) for each in patterns))
 
 
 def ask_hub(repo: str, revision: str, repo_type: Literal["model", "dataset"]) -> Repository:
-    """Ask the hub for the files and the licence of a repository, without fetching anything else.
-
-    Raises:
-        UserError: there is no such repository or commit, it may not be read, or the hub cannot be reached.
-    """
+    """Ask the hub for the files and the licence of a repository, without fetching anything else; or UserError."""
     from huggingface_hub import HfApi
 
     with explained(f"{repo_type} {repo} at commit {revision}"):
@@ -148,7 +139,7 @@ def ask_hub(repo: str, revision: str, repo_type: Literal["model", "dataset"]) ->
 
 
 def is_whole(folder: Path, patterns: Sequence[str]) -> bool:
-    """Return whether a snapshot surely has all files that match: it was completed here, or each is named."""
+    """Tell whether a snapshot surely has all files that match: it was completed here, or each is named."""
     named = not any(character in pattern for pattern in patterns for character in "*?[")
     return (named and all((folder / name).is_file() for name in patterns)) or _marker(folder, patterns).exists()
 
@@ -170,7 +161,7 @@ def _taken_unasked(folder: Path, patterns: Sequence[str], repo_type: str, what: 
 
 
 def _has_its_siblings(file: Path, files: Sequence[Path]) -> bool:
-    """Return whether all parts of a data file are there, which its name counts (train-00000-of-00003.parquet)."""
+    """Tell whether all parts of a data file are there, which its name counts (train-00000-of-00003.parquet)."""
     part = _PART.fullmatch(file.name)
     if part is None:
         return False
@@ -181,7 +172,7 @@ def _has_its_siblings(file: Path, files: Sequence[Path]) -> bool:
 
 
 def _undamaged(folder: Path, patterns: Sequence[str], what: str) -> Path:
-    """Compares files with the hash that the cache names them by: sha256 of large ones, Git's of others."""
+    """Compare files with the hash that the cache names them by: sha256 of large ones, Git's of others."""
     for file in sorted({file for pattern in patterns for file in matching(folder, pattern)}):
         name = file.resolve().name
         length = len(name) if re.fullmatch("[0-9a-f]+", name) else 0
@@ -208,6 +199,6 @@ _HASHES = {64: sha256_of, 40: _git_blob}
 
 
 def matching(folder: Path, pattern: str) -> list[Path]:
-    """The files under `folder` whose relative path matches `pattern` as the hub matches it, in order."""
+    """Return the files under `folder` whose relative path matches `pattern` as the hub matches it, in order."""
     files = (file for file in folder.rglob("*") if file.is_file() and not file.name.startswith(".leap-"))
     return sorted(file for file in files if fnmatch(file.relative_to(folder).as_posix(), pattern))

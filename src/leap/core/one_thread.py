@@ -8,10 +8,10 @@ import torch
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Within, PyTorch computes with one thread on the CPU.
+    """Compute with one thread of the CPU within the block.
 
-    Its library divides large float64 products and factorisations among the cores that it finds, and then sums
-    in another order.
+    PyTorch's library divides large float64 products and factorisations among the cores that it finds, and then
+    sums in another order.
     """
     before = torch.get_num_threads()
     torch.set_num_threads(1)

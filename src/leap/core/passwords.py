@@ -6,5 +6,5 @@ _PASSWORD = re.compile(r"(://[^/\s:@]*):[^/\s@]+@")
 
 
 def without_passwords(text: str) -> str:
-    """A text in which every `scheme://user:password@host` reads `scheme://user:***@host`."""
+    """Return a text in which every `scheme://user:password@host` reads `scheme://user:***@host`."""
     return _PASSWORD.sub(r"\1:***@", text)

@@ -35,36 +35,31 @@ class Checkpoint:
 
     @property
     def evaluations(self) -> Path:
-        """The folder of its evidence."""
         return self.root / "evaluations" / self.name
 
     @property
     def training(self) -> Path:
-        """The record of its training."""
         return self.evaluations / "training"
 
     @property
     def unfinished(self) -> Path:
-        """The states of its training while that is not finished."""
         return self.root / "data" / "unfinished" / self.name
 
     @property
     def verdict(self) -> Path:
-        """The gate's verdict."""
         return self.root / "verdicts" / f"{self.name}.json"
 
     @property
     def metrics(self) -> Path:
-        """The row of `dvc metrics show`."""
         return self.root / "metrics" / f"{self.name}.json"
 
     def evidence(self, kind: str, set_name: str | None = None) -> Path:
-        """The evidence file of a kind (diagnose, latency, or sts and retrieval with a set's name)."""
+        """Return the evidence file of a kind (diagnose, latency, or sts and retrieval with a set's name)."""
         return self.evaluations / (f"{kind}/{set_name}.json" if set_name else f"{kind}.json")
 
 
 def user_cache() -> Path:
-    """A folder of the user's for what can be computed again: $LEAP_CACHE, else where the system keeps such."""
+    """Return a folder for what can be computed again: $LEAP_CACHE, else where the system keeps such."""
     named = os.environ.get("LEAP_CACHE")
     if named:
         return Path(named)
@@ -79,12 +74,10 @@ class Project:
 
     @property
     def data(self) -> Path:
-        """What `extract`, `validate` and `cache_teacher` write."""
         return self.root / "data"
 
     @property
     def sentences(self) -> Path:
-        """The training text."""
         return self.data / "sentences.parquet"
 
     @property
@@ -94,17 +87,14 @@ class Project:
 
     @property
     def similarity(self) -> Path:
-        """The folder of all sets of scored pairs."""
         return self.data / "similarity"
 
     @property
     def retrieval(self) -> Path:
-        """The folder of all collections."""
         return self.data / "retrieval"
 
     @property
     def teacher(self) -> Path:
-        """The teacher's pooled layers of the training text."""
         return self.data / "teacher"
 
     @property
@@ -119,12 +109,10 @@ class Project:
 
     @property
     def verdicts(self) -> Path:
-        """The folder of all verdicts."""
         return self.root / "verdicts"
 
     @property
     def reports(self) -> Path:
-        """The report, its tables and its pictures."""
         return self.root / "reports"
 
     @property
@@ -136,20 +124,17 @@ class Project:
         return [*texts, *caches, *(self.root / name for name in names)]
 
     def pairs(self, set_name: str) -> Path:
-        """A set of scored pairs."""
         return self.similarity / f"{set_name}.parquet"
 
     def collection(self, set_name: str) -> Path:
-        """A retrieval collection in BEIR form."""
         return self.retrieval / set_name
 
     def checkpoint(self, variant: str, seed: int) -> Checkpoint:
-        """The files of one variant and seed."""
         return Checkpoint(self.root, variant, seed)
 
 
 def stage_that_writes(target: Path) -> str | None:
-    """The DVC stage that has `target`, or a folder around it, among its outputs; None where no stage has.
+    """Return the DVC stage that has `target`, or a folder around it, among its outputs; None where no stage has.
 
     dvc.lock of the nearest project above the target says so; its lines are read as text, for a YAML parser
     takes seconds over a large one.

@@ -13,10 +13,6 @@ def fewest_draws(share: float, level: float) -> int:
 
     n draws without a failure have probability (1 - share)^n where the share is exactly `share`; no test at
     significance level `level` can reject before that falls to `level`.
-
-    Args:
-        share: the share of failures that is to be excluded, in (0, 1).
-        level: the significance level, in (0, 1).
     """
     return math.ceil(math.log(level) / math.log1p(-share))
 
@@ -25,11 +21,6 @@ def fewest_to_calibrate(risk: float, confidence: float, keep: float) -> int:
     """Return how many different sentences calibration takes at least; it should have thousands.
 
     A third of them tests, and each of two families of scores is tested at half of 1 - confidence.
-
-    Args:
-        risk: the largest share of exited vectors below the floor.
-        confidence: how sure both statements must be.
-        keep: the smallest mean share of the nearest neighbours that must stay.
     """
     level = (1 - confidence) / 2
     return PARTS * max(fewest_draws(risk, level), fewest_draws(1 - keep, level), NEIGHBOURS + 1)

@@ -34,7 +34,6 @@ class Run:
 
     @property
     def checkpoint(self) -> Checkpoint:
-        """The files of the run's variant and seed."""
         return self.project.checkpoint(self.variant, self.seed)
 
 
@@ -45,11 +44,8 @@ def stage(*arguments: str) -> Callable[[Body], Body]:
     """Make a function the body of a stage, which runs when its file is run as a program.
 
     The body takes a `Run` and returns what the last line of the output says. The program exits with 0 when it
-    is done and with 1 and one message on a user's mistake.
-
-    Args:
-        arguments: the command line's options that say which item of the matrix to run, of "variant", "seed",
-            "set" and "study".
+    is done and with 1 and one message on a user's mistake. `arguments` are the command line's options that say
+    which item of the matrix to run, of "variant", "seed", "set" and "study".
     """
 
     def decorate(body: Body) -> Body:
@@ -61,7 +57,6 @@ def stage(*arguments: str) -> Callable[[Body], Body]:
 
 
 def run_program(body: Body, arguments: tuple[str, ...]) -> None:
-    """Parse the command line, run the body, print its last line, and exit."""
     parser = argparse.ArgumentParser(
         description=sys.modules["__main__"].__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -39,11 +39,7 @@ class StorageError(UserError, OSError):
 
 @contextmanager
 def writing(target: Path) -> Iterator[None]:
-    """Turns what the disk answers within the block into one message that names the output.
-
-    Raises:
-        StorageError: the disk is full, read-only or broken, or the place may not be written.
-    """
+    """Turn what the disk answers within the block into one StorageError that names the output."""
     try:
         yield
     except StorageError:
@@ -59,11 +55,10 @@ def writing(target: Path) -> Iterator[None]:
 
 
 def storage_message(error: BaseException, target: Path | None = None) -> str | None:
-    """What is wrong with the disk and the way out; null for an error that is not the disk's.
+    """Say what is wrong with the disk, and the way out; null for an error that is not the disk's.
 
-    Args:
-        error: an OSError, or what a library made of one.
-        target: the output that was being written; else the error's own file is named.
+    `error` may also be what a library made of an OSError. `target` is the output that was being written; else the
+    error's own file is named.
     """
     number = _number(error)
     if number not in WAYS_OUT:
@@ -85,7 +80,6 @@ def _number(error: BaseException) -> int | None:
 
 
 def _free(number: int, place: Path | None) -> str:
-    """How much room there is, where that is the matter."""
     if number not in (errno.ENOSPC, errno.EDQUOT) or place is None:
         return ""
     folder = next(parent for parent in place.absolute().parents if parent.is_dir())

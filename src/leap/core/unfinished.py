@@ -17,7 +17,7 @@ LOCK = ".lock"
 
 @contextmanager
 def part_of(target: Path) -> Iterator[Path]:
-    """Yields a path with the target's name in a new folder beside it, which is removed when the block ends.
+    """Yield a path with the target's name in a new folder next to it, which is removed when the block ends.
 
     What killed processes left in the same place is removed first.
     """
@@ -31,7 +31,7 @@ def part_of(target: Path) -> Iterator[Path]:
 
 
 def remove_left_parts(place: Path) -> list[Path]:
-    """Removes the parts directly in `place` that no living process holds; returns which."""
+    """Remove the parts directly in `place` that no living process holds; return which."""
     removed = []
     for folder in place.glob(f".*{ENDING}"):
         if not _is_ours(folder):

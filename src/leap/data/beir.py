@@ -52,11 +52,7 @@ def read_collection(folder: Path) -> Collection:
 
 
 def collection_files(source: LocalCollection, folder: Path) -> list[Path]:
-    """Find corpus, queries and judgements of a folder in BEIR form.
-
-    Raises:
-        UserError: the folder or one of the three is missing.
-    """
+    """Find corpus, queries and judgements of a folder in BEIR form; refuse one that lacks any."""
     root = folder / inside(source.path)
     if not root.is_dir():
         raise UserError(f"{root} is not a folder: it must hold corpus, queries and qrels; see data.folder")
@@ -71,7 +67,7 @@ def collection_files(source: LocalCollection, folder: Path) -> list[Path]:
 
 
 def _first(root: Path, names: Sequence[str]) -> Path:
-    """The first of these files that is there, whatever the case of its name."""
+    """The first of these files that is there, in whatever case."""
     there = {
         file.relative_to(root).as_posix().lower(): file for file in sorted(root.glob("**/*")) if file.is_file()
     }

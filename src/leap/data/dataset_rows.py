@@ -40,11 +40,7 @@ def hub_values(source: HubFiles, columns: Sequence[str]) -> Iterator[tuple[Any, 
 
 
 def hub_files(source: HubFiles) -> list[str]:
-    """Ask the hub for the files of a configuration's split, without fetching them.
-
-    Raises:
-        UserError: as `hub_values`.
-    """
+    """Ask the hub for the files of a configuration's split, without fetching them; errors as of `hub_values`."""
     with _explained(source):
         builder = _datasets().load_dataset_builder(
             source.repo,
@@ -59,13 +55,12 @@ def hub_files(source: HubFiles) -> list[str]:
 
 
 def hub_name(source: HubFiles) -> str:
-    """Return the data set's name as a person knows it."""
     parts = ", ".join(source.files or [part for part in (source.config, source.split) if part])
     return f"data set {source.repo} at commit {source.revision[:7]} ({parts})"
 
 
 def is_arrow_folder(folder: Path) -> bool:
-    """Return whether `datasets` saved a folder by `save_to_disk`."""
+    """Tell whether `datasets` saved a folder by `save_to_disk`."""
     return (folder / STATE).is_file() or (folder / SPLITS).is_file()
 
 

@@ -10,14 +10,7 @@ from leap.data.pairs import read_pairs
 def evaluation_texts(
     similarity: Path, retrieval: Path, pair_sets: Iterable[str], collections: Iterable[str]
 ) -> Iterator[str]:
-    """Every sentence of the pair sets, every query and document of the collections, as `extract` wrote them.
-
-    Args:
-        similarity: the folder of the pair sets, data/similarity.
-        retrieval: the folder of the collections, data/retrieval.
-        pair_sets: names of the pair sets.
-        collections: names of the collections.
-    """
+    """Yield every sentence of the pair sets, query and document of the collections, as `extract` wrote them."""
     for name in pair_sets:
         pairs = read_pairs(similarity / f"{name}.parquet")
         yield from pairs.sentence1

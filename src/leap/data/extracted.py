@@ -15,15 +15,7 @@ class ExtractedFile:
     """
 
     def __init__(self, path: Path, types: Mapping[str, str]) -> None:
-        """Opens the file.
-
-        Args:
-            path: the parquet file.
-            types: Arrow's name of the type by column.
-
-        Raises:
-            UserError: the file is missing, damaged or another.
-        """
+        """Open a parquet file; `types` are Arrow's names by column. UserError: missing, damaged or another."""
         import pyarrow.parquet as pq
 
         if not path.is_file():
@@ -45,11 +37,7 @@ class ExtractedFile:
             )
 
     def read(self, group: int | None = None) -> dict[str, Any]:
-        """By column a pyarrow ChunkedArray, of one row group or of all.
-
-        Raises:
-            UserError: the file is damaged.
-        """
+        """Read, by column, a pyarrow ChunkedArray of one row group or of all; UserError if the file is damaged."""
         with self._checked():
             # read_table would import pandas
             if group is None:
@@ -74,5 +62,5 @@ class ExtractedFile:
 
 
 def read_columns(path: Path, types: Mapping[str, str]) -> dict[str, Any]:
-    """Some columns of a file that `extract` wrote; arguments, result and errors as of `ExtractedFile`."""
+    """Read some columns of a file that `extract` wrote; arguments, result and errors as of `ExtractedFile`."""
     return ExtractedFile(path, types).read()

@@ -26,7 +26,6 @@ class Pairs(NamedTuple):
     scores: "NDArray[np.float64]"
 
     def sentences(self) -> list[str]:
-        """Return every sentence once, in the order in which it first comes."""
         return list(dict.fromkeys([*self.sentence1, *self.sentence2]))
 
 
@@ -57,21 +56,13 @@ def write_pairs(name: str, source: PairSource, folder: Path, target: Path) -> in
 
 
 def scored_pairs(source: PairSource, folder: Path) -> Iterator[tuple[str, str, float]]:
-    """Read the pairs of a source with their scores.
-
-    Raises:
-        UserError: as `write_pairs`.
-    """
+    """Read the pairs of a source with their scores; errors as of `write_pairs`."""
     columns = (source.columns.sentence1, source.columns.sentence2, source.columns.score)
     return (_pair(row, columns, source.task) for row in source_rows(source, columns, folder))
 
 
 def read_pairs(path: Path) -> Pairs:
-    """Read what `write_pairs` wrote; scores are float64 `[n]`.
-
-    Raises:
-        UserError: the file is missing or damaged.
-    """
+    """Read what `write_pairs` wrote; scores are float64 `[n]`. UserError if the file is missing or damaged."""
     columns = read_columns(path, {"sentence1": "string", "sentence2": "string", "score": "double"})
     # A copy: what pyarrow gives may not be written to.
     scores = columns["score"].to_numpy().copy()

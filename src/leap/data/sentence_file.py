@@ -12,11 +12,7 @@ _COLUMN = {"sentence": "string"}
 
 
 def read_sentences(path: Path) -> list[str]:
-    """The sentences in their order.
-
-    Raises:
-        UserError: the file is missing or damaged.
-    """
+    """Read the sentences in their order; UserError if the file is missing or damaged."""
     sentences: list[str] = read_columns(path, _COLUMN)["sentence"].to_pylist()
     return sentences
 
@@ -28,11 +24,7 @@ class SentenceFile(Sequence[str]):
     """
 
     def __init__(self, path: Path) -> None:
-        """Opens the file.
-
-        Raises:
-            UserError: the file is missing or another; where it is damaged, reading a sentence raises it.
-        """
+        """Open the file; UserError if it is missing or another. Reading a damaged sentence raises it."""
         self._file = ExtractedFile(path, _COLUMN)
         self._ends = list(accumulate(self._file.rows))
         self._group: tuple[int, list[str]] = (-1, [])  # its number and its sentences

@@ -37,11 +37,7 @@ class Row(NamedTuple):
     values: tuple[Any, ...]
 
     def text(self, place: int, column: str) -> str:
-        """Return a value that must be text; a null counts as an empty text, whatever the file's form.
-
-        Raises:
-            UserError: it is a number, a list or whatever else is no text.
-        """
+        """Return a value that must be text, else raise UserError; in every form a null is an empty text."""
         value = self.values[place]
         if value is None:
             return ""
@@ -90,9 +86,6 @@ def local_files(path: str, folder: Path) -> list[Path]:
     """Find the files that a path or a pattern (`sentences/*.parquet`) under `folder` names, in order.
 
     A pattern does not match hidden files, such as the `._a.csv` that a Mac leaves on foreign disks.
-
-    Raises:
-        UserError: there is none, or the path is absolute or leaves `folder`.
     """
     pattern = inside(path)
     if is_arrow_folder(folder / pattern):
@@ -112,16 +105,12 @@ def local_files(path: str, folder: Path) -> list[Path]:
 
 
 def is_hidden(file: Path, folder: Path) -> bool:
-    """Return whether a file, or a folder between it and `folder`, is hidden or a Mac's archive of metadata."""
+    """Tell whether a file, or a folder between it and `folder`, is hidden or a Mac's archive of metadata."""
     return any(part.startswith(".") or part == "__MACOSX" for part in file.relative_to(folder).parts)
 
 
 def inside(path: str) -> str:
-    """Normalise a path that must not leave data.folder; links within it may point anywhere.
-
-    Raises:
-        UserError: it is absolute or climbs out.
-    """
+    """Normalise a path that must not leave data.folder, else UserError; links within it may point anywhere."""
     pattern = os.path.normpath(path)
     if Path(pattern).is_absolute():
         raise UserError(f"local path {path!r} is absolute: paths are relative, set data.folder to their folder")
@@ -174,9 +163,9 @@ def file_ending(file: Path) -> str:
 
 
 def open_text(file: Path) -> IO[str]:
-    """Open a file of text, packed or not, as UTF-8."""
     # utf-8-sig takes a byte order mark away; newline="" leaves line ends within quotes to the csv reader.
     if file.suffix.lower() == ".gz":
+    """Open a file of text, packed or not, as UTF-8."""
         return gzip.open(file, "rt", encoding="utf-8-sig", newline="")
     return file.open(encoding="utf-8-sig", newline="")
 

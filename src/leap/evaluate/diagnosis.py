@@ -34,15 +34,14 @@ def diagnose(
     seed: int,
     own: Tensor | None = None,
 ) -> dict[str, Any]:
-    """What diagnose.json says of one model's layers and exits (docs/architecture.md).
+    """Compute what diagnose.json says of one model's layers and exits (docs/formats.md).
 
     Args:
         kept: holds what exits of unique sentences return at each layer, [L + 1, N, D] float32.
         rule: the deployable rule.
         tokens: [N] int64, each sentence's length.
         length_edges: of the bins by length.
-        draws: bootstrap resamples.
-        seed: of the resamples.
+        draws: bootstrap resamples, of this seed.
         own: the layers' own vectors, which the rule compares; those of `kept` if None, without exit heads.
     """
     pooled = kept.pooled
@@ -90,16 +89,10 @@ def diagnose(
 
 
 def exit_figures(kept: KeptNeighbours, exits: Tensor, draws: int, seed: int) -> dict[str, Any]:
-    """The exited mixture against full depth: how many leave, how early, how near.
+    """Compare the exited mixture with full depth: how many leave, how early, how near; exits are [N] int64.
 
     NN@k compares the neighbours among exited vectors with the neighbours among full ones: an index built of
     exited vectors against one built of full ones.
-
-    Args:
-        kept: holds the pooled layers.
-        exits: [N] int64, each sentence's exit layer.
-        draws: bootstrap resamples over sentences.
-        seed: of the resamples.
     """
     depth = len(kept.pooled) - 1
     own = _chosen(kept, exits)
@@ -129,14 +122,12 @@ def adaptive_gains(
     seed: int,
     some: Mask | None = None,
 ) -> dict[str, Any]:
-    """The adaptive gain of every figure and its ceiling, each with its interval (see `leap.evaluate.gain`).
+    """Compute the adaptive gain of every figure and its ceiling, with intervals (see `leap.evaluate.gain`).
 
     Args:
         curves: figure to [L, N].
         chosen: "gain" and "ceiling", each figure to [N] at the chosen layers.
         layers: "gain" and "ceiling" to the chosen layers, [N] int64.
-        draws: resamples.
-        seed: of the resamples.
         some: [N] bool, the sentences that count; all if None.
     """
     rows = np.ones(len(layers["gain"]), dtype=np.bool_) if some is None else some
@@ -150,19 +141,15 @@ def adaptive_gains(
 
 
 def exit_rate(exits: Tensor, depth: int) -> float:
-    """The share of sentences that leave before the last layer."""
     return (exits < depth).double().mean().item()
 
 
 def verdict(rate: float, similarity: float) -> str:
-    """The three states of a model's exits, by the bounds of the paper's deployment checklist.
+    """Name the state of a model's exits, by the bounds of the paper's deployment checklist.
 
     A model that at most half of the sentences leave early counts as never exiting: it saves little, and how
-    near its few early ones are says nothing about the rest.
-
-    Args:
-        rate: the share that leaves before the last layer.
-        similarity: mean cosine of the exited mixture to full depth.
+    near its few early ones are says nothing about the rest. `similarity` is the exited mixture's mean cosine to
+    full depth.
     """
     if rate <= ENOUGH_EXITS:
         return "never exits"
@@ -170,7 +157,6 @@ def verdict(rate: float, similarity: float) -> str:
 
 
 def _chosen(kept: KeptNeighbours, layers: Tensor) -> dict[str, Array]:
-    """Each sentence's figures at its own layer."""
     vectors = at_layers(kept.pooled, layers)
     similarity = F.cosine_similarity(vectors, kept.pooled[-1], dim=-1).double()
     return {"similarity": similarity.numpy(), "nn_at_10": kept(layers).numpy()}

@@ -6,12 +6,7 @@ from leap.evidence.spearman import Array
 
 
 def duplicate_scores(cosines: Array, labels: Array) -> tuple[float, float]:
-    """Average precision, and the best F1 over all thresholds.
-
-    Args:
-        cosines: [P].
-        labels: [P], 1 for duplicates, 0 for others.
-    """
+    """Compute average precision, and the best F1 over all thresholds; cosines [P], labels [P] of 0 or 1."""
     from sklearn.metrics import average_precision_score, precision_recall_curve  # takes 2 s
 
     precision, recall, _ = precision_recall_curve(labels, cosines)

@@ -51,9 +51,6 @@ def layer_vectors(
     """Compute every layer's pooled vector of every sentence.
 
     Args:
-        model: the encoder.
-        sentences: in any order.
-        batch_size: rows computed together.
         cache: where vectors are stored; None encodes again.
         progress: called with how many more sentences are done.
         prompt_name: the model's prompt before every sentence; its default one if None.
@@ -87,11 +84,7 @@ def full_vectors(
     cache: VectorCache | None = None,
     prompt_name: str | None = None,
 ) -> Tensor:
-    """Compute the vectors at full depth alone; equal texts are encoded once. Arguments as `full_and_exited`.
-
-    Returns:
-        [N, D] float32 on the CPU, length 1.
-    """
+    """Compute full depth alone, [N, D] float32 on the CPU, length 1; arguments as `full_and_exited`."""
     unique, back = _unique(texts)
 
     def compute() -> dict[str, Tensor]:
@@ -127,13 +120,10 @@ def full_and_exited(
     must tie.
 
     Args:
-        model: the encoder.
-        texts: in any order.
         rule: the deployable exit rule.
-        batch_size: rows computed together.
         what: names the texts in the progress bar.
         cache: where vectors of all layers are stored, unless they exceed it; None encodes again.
-        layers: is given every text's layers, some texts at a time: what needs them all at once would hold
+        layers: receives every text's layers, some texts at a time: what needs them all at once would hold
             (L + 1) vectors a text.
         prompt_name: the model's prompt before every text; its default one if None.
 

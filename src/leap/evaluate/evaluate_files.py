@@ -21,10 +21,9 @@ BATCH = 64
 
 
 def evaluate_pairs(model: LeapEncoder, file: Path, columns: dict[str, str], task: str) -> dict[str, Any]:
-    """Measure a model on a file of scored pairs: what sts/<set>.json holds (docs/formats.md).
+    """Measure a model, with its own rule, on a file of scored pairs: what sts/<set>.json holds (docs/formats.md).
 
     Args:
-        model: the encoder, with its own exit rule.
         file: csv, tsv, jsonl or parquet.
         columns: the names of the columns sentence1, sentence2 and score, where they are others.
         task: similarity (scores of 0 to 5) or duplicates (0 or 1).
@@ -42,10 +41,9 @@ def evaluate_pairs(model: LeapEncoder, file: Path, columns: dict[str, str], task
 
 
 def evaluate_collection(model: LeapEncoder, folder: Path, split: str, skip_own_id: bool) -> dict[str, Any]:
-    """Measure a model on a BEIR folder: what retrieval/<set>.json holds (docs/formats.md).
+    """Measure a model, with its own rule, on a BEIR folder: what retrieval/<set>.json holds (docs/formats.md).
 
     Args:
-        model: the encoder, with its own exit rule.
         folder: corpus, queries and qrels as jsonl, tsv or parquet.
         split: of the judgements.
         skip_own_id: never rank the document whose id is the query's.
@@ -64,7 +62,7 @@ def evaluate_collection(model: LeapEncoder, folder: Path, split: str, skip_own_i
 
 
 def sts_rows(figures: dict[str, Any]) -> list[tuple[str, ...]]:
-    """Spearman at full depth and with exits, with 95 % intervals, for `leap.core.columns`."""
+    """Tabulate Spearman at full depth and with exits, with 95 % intervals, for `leap.core.columns`."""
     gain = "exits over one depth for all"
     return [
         ("pairs", "Spearman", "95 % interval", "layers", "n"),
@@ -80,7 +78,7 @@ def sts_rows(figures: dict[str, Any]) -> list[tuple[str, ...]]:
 
 
 def retrieval_rows(figures: dict[str, Any]) -> list[tuple[str, ...]]:
-    """nDCG@10 in all modes with 95 % intervals, for `leap.core.columns`."""
+    """Tabulate nDCG@10 in all modes with 95 % intervals, for `leap.core.columns`."""
     names = {
         "full": "both at full depth",
         "query_exit": "queries exit, index at full depth",
@@ -99,7 +97,7 @@ def _cells(figures: dict[str, Any], value: str, interval: str) -> tuple[str, str
 
 
 def settings() -> EvaluationSettings:
-    """The settings of the shipped profiles; nothing is cached, and nothing is swept."""
+    """Return the settings of the shipped profiles; nothing is cached, and nothing is swept."""
     return EvaluationSettings(
         batch_size=BATCH,
         device="auto",

@@ -33,7 +33,6 @@ def measure_exits(
     """Diagnose a model on the unique sentences of scored pairs, with its own exit rule.
 
     Args:
-        model: the encoder.
         teacher: the folder of the model that its neighbours are compared with.
         pairs: the sentences, and scores for Spearman's correlation.
         settings: neighbours, batches, bins, resamples, the sweep and the bound of the cache.
@@ -69,14 +68,9 @@ def measure_exits(
 
 
 def similarity_to_start(full: Tensor, teacher: Tensor) -> float | None:
-    """The mean cosine of full depth to the teacher's vectors: for a retrofit, to the model before.
+    """Return the mean cosine of full depth [N, D] to the teacher's vectors [N, T]; null where the widths differ.
 
-    Args:
-        full: [N, D].
-        teacher: [N, T], of the same sentences.
-
-    Returns:
-        Null where the widths differ, and with them the spaces.
+    For a retrofit the teacher is the model before.
     """
     if full.shape != teacher.shape:
         return None
@@ -92,7 +86,7 @@ def examine(
     own: Mapping[str, Strategy] | None = None,
     returned: Tensor | None = None,
 ) -> dict[str, Any]:
-    """A model's diagnosis, its exit strategies side by side, the sweep and the recommended point.
+    """Diagnose a model, judge its exit strategies side by side, and recommend a point of the sweep.
 
     Args:
         pooled: [L + 1, N, D] float32, of unique sentences.
@@ -119,7 +113,6 @@ def examine(
 def strategy_rows(
     pooled: Tensor, judge: Judge, rule: ExitRule, own: Mapping[str, Strategy] | None = None
 ) -> list[dict[str, Any]]:
-    """Judge every strategy: its name, whether it can be deployed, and the judge's figures and gains."""
     return [
         {"strategy": name, "deployable": name != "near_final", **figures, **judge.gains(figures)}
         for name, choose in strategies(rule, len(pooled) - 1, own).items()
@@ -137,19 +130,10 @@ def sentence_scores(
     k: int,
     returned: Tensor | None = None,
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Likeness to the teacher, as means and a sentence.
+    """Measure likeness to the teacher: `teacher` of diagnose.json, and the columns of diagnose.parquet.
 
-    Args:
-        pooled: [L + 1, N, D] float32.
-        tokens: [N] int64.
-        sentences: [N].
-        teacher: [N, T] float32, the teacher's vectors of them.
-        rule: the deployable rule.
-        k: neighbours.
-        returned: what an exit at each layer gives, through the exit heads; `pooled` if None.
-
-    Returns:
-        `teacher` of diagnose.json, and the columns of diagnose.parquet.
+    `pooled` is [L + 1, N, D], `tokens` [N] int64, `teacher` [N, T] float32; `returned` is what an exit at each
+    layer gives, through the exit heads, `pooled` if None.
     """
     exits = converged(pooled, rule)
     alike = {
@@ -168,7 +152,7 @@ def sentence_scores(
 
 
 def pairs_among(pairs: Pairs, sentences: Sequence[str]) -> ScoredPairs:
-    """Scored pairs by their sides' places among unique sentences, which hold all of them."""
+    """Place scored pairs among unique sentences, which hold all their sides."""
     place = {sentence: number for number, sentence in enumerate(sentences)}
     one, two = (
         torch.tensor([place[text] for text in side], dtype=torch.int64)

@@ -30,16 +30,12 @@ class Gain:
     interval: list[float]
 
     def named(self, name: str) -> dict[str, Any]:
-        """As evidence has it: the value under a name, its interval beside it."""
+        """Return the value under a name, its interval under `<name>_ci95`, as evidence has them."""
         return {name: self.value, f"{name}_ci95": self.interval}
 
 
 def matched_oracle(pooled: Tensor, expected_layers: float) -> tuple[Tensor, float]:
-    """The oracle `near_final` at the highest threshold whose expected depth is not above another rule's.
-
-    Args:
-        pooled: [L + 1, N, D] float32.
-        expected_layers: the depth to match.
+    """Run the oracle `near_final` at the highest threshold whose expected depth is not above another rule's.
 
     Returns:
         Each row's layer, [N] int64, and the threshold.
@@ -56,14 +52,12 @@ def matched_oracle(pooled: Tensor, expected_layers: float) -> tuple[Tensor, floa
 
 
 def mean_gain(by_layer: Array, chosen: Array, layers: Array, draws: int, seed: int) -> Gain:
-    """The gain of a figure that is a mean over texts.
+    """Compute the gain of a figure that is a mean over texts.
 
     Args:
         by_layer: [L, N], each text's figure at each layer.
         chosen: [N], each text's figure at its own layer.
         layers: [N], each text's own layer, counted from 1.
-        draws: resamples.
-        seed: of the resamples.
     """
     parts = [_mean_gains(by_layer, chosen, layers, np.ones((1, len(chosen)), dtype=np.int64))]
     parts += [_mean_gains(by_layer, chosen, layers, counts) for counts in resamples(len(chosen), draws, seed)]
@@ -71,7 +65,7 @@ def mean_gain(by_layer: Array, chosen: Array, layers: Array, draws: int, seed: i
 
 
 def spearman_gains(by_layer: Array, layers: Array, chosen: Array, counts: Counts, scores: Array) -> Array:
-    """The gain in Spearman's correlation in every resample.
+    """Compute the gain in Spearman's correlation in every resample, [S].
 
     Args:
         by_layer: [L, P], each pair's cosine with both sides at one layer.
@@ -79,9 +73,6 @@ def spearman_gains(by_layer: Array, layers: Array, chosen: Array, counts: Counts
         chosen: [P], each pair's cosine with each side at its own layer.
         counts: [S, P] int64, of `resamples`.
         scores: [P].
-
-    Returns:
-        [S].
     """
     depths = counts @ layers / counts[0].sum()
     needed = np.unique(np.concatenate(_between(depths, len(by_layer))))
@@ -93,15 +84,7 @@ def spearman_gains(by_layer: Array, layers: Array, chosen: Array, counts: Counts
 
 
 def at_depths(curves: Array, depths: Array) -> Array:
-    """Each resample's curve over the layers, read at the resample's own depth between two layers.
-
-    Args:
-        curves: [L, S].
-        depths: [S], from 1 to L.
-
-    Returns:
-        [S].
-    """
+    """Read each resample's curve over the layers, [L, S], at the resample's own depth between two layers, [S]."""
     lower, upper = _between(depths, len(curves))
     share = np.clip(depths - 1 - lower, 0.0, 1.0)
     columns = np.arange(len(depths))

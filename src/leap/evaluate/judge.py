@@ -33,22 +33,14 @@ class Judge:
     """Quality and cost of exit layers, against full depth of the same model."""
 
     def __init__(self, kept: KeptNeighbours, pairs: ScoredPairs | None = None) -> None:
-        """Takes what all choices share.
-
-        Args:
-            kept: holds what exits return at each layer, [L + 1, N, D] float32.
-            pairs: for Spearman's correlation; none leaves it out.
-        """
+        """Take what all choices share; `kept` holds [L + 1, N, D], and without `pairs` there is no Spearman."""
         self._kept, self._pairs = kept, pairs
         self.pooled = kept.pooled
         full = torch.full((self.pooled.shape[1],), len(self.pooled) - 1)
         self._full = self._spearman(full) if pairs else None
 
     def __call__(self, exits: Tensor) -> dict[str, Any]:
-        """Figures of a choice of layers.
-
-        Args:
-            exits: [N] int64, counted from 1.
+        """Compute the figures of a choice of layers, [N] int64, counted from 1.
 
         Returns:
             rate, expected_layers, layer_reduction, similarity, nn_at_10; with pairs also spearman and
@@ -71,10 +63,7 @@ class Judge:
         return {**figures, "spearman": correlation, "quality": quality}
 
     def gains(self, figures: dict[str, Any]) -> dict[str, float]:
-        """What a choice of layers wins over cutting the same model at the same expected depth.
-
-        Args:
-            figures: of one choice, from this judge.
+        """Compute what a choice of layers wins over cutting the same model at the same expected depth.
 
         Returns:
             similarity_gain, nn_at_10_gain and with pairs spearman_gain; 0 where nothing adapts.
@@ -89,7 +78,6 @@ class Judge:
 
     @cached_property
     def _cut(self) -> list[dict[str, Any]]:
-        """The figures of the model cut at each layer, L rows."""
         rows = self.pooled.shape[1]
         return [self(torch.full((rows,), layer)) for layer in range(1, len(self.pooled))]
 

@@ -26,7 +26,7 @@ ROUNDING = 1e-6
 def layer_rows(
     pooled: Tensor, rule: ExitRule, overlaps: Tensor, returned: Tensor | None = None
 ) -> list[dict[str, Any]]:
-    """One row a layer, as docs/architecture.md lists them.
+    """Tabulate the layers, as docs/formats.md lists them.
 
     Args:
         pooled: [L + 1, N, D] float32.
@@ -63,32 +63,31 @@ def layer_rows(
 
 
 def layer_overlaps(kept: KeptNeighbours) -> Tensor:
-    """NN@k of every sentence at every layer against the last layer, [L, N] float64."""
+    """Return NN@k of every sentence at every layer against the last layer, [L, N] float64."""
     return torch.stack([kept(layer) for layer in range(1, len(kept.pooled))])
 
 
 def cumulative_rates(exits: Tensor, depth: int) -> list[float]:
-    """The share of rows that have left by each layer; [N] int64 to L numbers, the last of them 1."""
+    """Return the share of rows that have left by each layer; [N] int64 to L numbers, the last of them 1."""
     counts = torch.bincount(exits, minlength=depth + 1)[1:]
     return (counts.cumsum(0).double() / len(exits)).tolist()
 
 
 def exit_shares(exits: Tensor, depth: int) -> list[float]:
-    """The share of rows that leave at each layer; [N] int64 to L numbers, which sum to 1."""
+    """Return the share of rows that leave at each layer; [N] int64 to L numbers, which sum to 1."""
     counts = torch.bincount(exits, minlength=depth + 1)[1:]
     return (counts.double() / len(exits)).tolist()
 
 
 def share_below(overlaps: Tensor, bound: float) -> float:
-    """The share of sentences with an overlap below the bound."""
     return (overlaps < bound).double().mean().item()
 
 
 def contraction(pooled: Tensor) -> list[float | None]:
-    """gamma_l = |p_{l+1} - p_l| / |p_l - p_{l-1}|, the median over sentences (paper, Equation 5).
+    """Return the share of sentences with an overlap below the bound."""
+    """Return gamma_l = |p_{l+1} - p_l| / |p_l - p_{l-1}|, the median over sentences (paper, Equation 5).
 
-    Returns:
-        L numbers; null at 1, where the step starts at the embeddings, at L, and where no sentence moves.
+    L numbers; null at 1, where the step starts at the embeddings, at L, and where no sentence moves.
     """
     steps = pooled.diff(dim=0).norm(dim=-1)
     medians: list[float | None] = [None]
@@ -100,19 +99,19 @@ def contraction(pooled: Tensor) -> list[float | None]:
 
 
 def alignment(pooled: Tensor) -> list[float | None]:
-    """Final-aligned displacement cos(p_l - p_{l-1}, p_L - p_{l-1}), the mean over sentences; null at 1."""
+    """Return cos(p_l - p_{l-1}, p_L - p_{l-1}), final-aligned displacement, the mean over sentences; null at 1."""
     cosines = F.cosine_similarity(pooled.diff(dim=0), pooled[-1] - pooled[:-1], dim=-1)
     return [None, *cosines[1:].mean(1).tolist()]
 
 
 def median_contraction(contractions: Sequence[float | None]) -> float | None:
-    """The median over the layers that have a contraction ratio; the paper's LEAP has 0.911."""
+    """Return the median over the layers that have a contraction ratio; the paper's LEAP has 0.911."""
     known = [value for value in contractions if value is not None]
     return median(known) if known else None
 
 
 def is_monotonic(values: Sequence[float]) -> bool:
-    """Whether no layer steps away from the final one (paper, "Monotonic Similarity Gradient").
+    """Tell whether no layer steps away from the final one (paper, "Monotonic Similarity Gradient").
 
     The paper asks for a positive derivative; a layer that changes nothing, as idle late layers do, is no step
     away, so a fall counts only from the rounding of float32 means on.
@@ -121,12 +120,7 @@ def is_monotonic(values: Sequence[float]) -> bool:
 
 
 def interpolated(by_layer: Sequence[float], expected_layers: float) -> float:
-    """A layer's figure at a depth between two layers: what cutting the model there would give.
-
-    Args:
-        by_layer: L numbers; the first is layer 1's.
-        expected_layers: from 1 to L.
-    """
+    """Return a figure, given at layers 1 to L, at a depth between two layers: cutting the model there gives it."""
     floor = math.floor(expected_layers)
     share = expected_layers - floor
     return by_layer[floor - 1] * (1 - share) + by_layer[math.ceil(expected_layers) - 1] * share

@@ -15,7 +15,7 @@ ENOUGH = 10
 
 
 def length_bins(tokens: Integers, edges: Sequence[int]) -> Iterator[tuple[list[int | None], Mask]]:
-    """The bins that hold enough texts, in ascending length.
+    """Yield the bins that hold enough texts, in ascending length.
 
     Args:
         tokens: [N], special tokens included, as the model sees them.

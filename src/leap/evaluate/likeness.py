@@ -30,7 +30,6 @@ class Likeness:
     similarity: Array
 
     def figures(self, mode: str) -> dict[str, Any]:
-        """The means, as evidence names them."""
         return {
             f"nn_at_10_{mode}": float(self.neighbours.mean()),
             f"similarity_{mode}": float(self.similarity.mean()),
@@ -38,13 +37,7 @@ class Likeness:
 
 
 def likeness(vectors: Tensor, teacher: Tensor, k: int) -> Likeness:
-    """Compares the vectors of one model with the teacher's.
-
-    Args:
-        vectors: [N, D].
-        teacher: [N, T], of the same sentences.
-        k: neighbours, below N.
-    """
+    """Compare the vectors of one model, [N, D], with the teacher's of the same sentences, [N, T]; k is below N."""
     return Likeness(
         overlap(neighbours(vectors, k), neighbours(teacher, k)).numpy(),
         row_correlations(vectors, teacher).numpy(),
@@ -52,7 +45,7 @@ def likeness(vectors: Tensor, teacher: Tensor, k: int) -> Likeness:
 
 
 def row_correlations(one: Tensor, two: Tensor) -> Tensor:
-    """Pearson's correlation of each row's cosines to all other rows; [N, D] and [N, T] to [N] float64.
+    """Return Pearson's correlation of each row's cosines to all other rows; [N, D] and [N, T] to [N] float64.
 
     0 where one side's cosines are all alike.
     """

@@ -6,15 +6,7 @@ from leap.exits import LeapEncoder
 
 
 def open_checkpoint(run: Run, device: str | None = None) -> LeapEncoder:
-    """Open the run's model.
-
-    Args:
-        run: names the variant and the seed.
-        device: as in LeapEncoder; `evaluation.device` if None.
-
-    Raises:
-        UserError: there is no such variant or model.
-    """
+    """Open the run's model on a device, `evaluation.device` if None; refuse an unknown variant or model."""
     run.settings.variant(run.variant)
     folder = run.checkpoint.model
     if not folder.is_dir():

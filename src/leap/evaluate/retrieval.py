@@ -94,8 +94,6 @@ def measure_retrieval(
     """Measure a model on one collection, with its own exit rule.
 
     Args:
-        model: the encoder.
-        collection: documents, judged queries and their judgements.
         skip_own_id: never rank the document whose id is the query's.
         settings: batches, bins, resamples and the bound of the cache.
         vectors: the folder of the vector cache.
@@ -119,20 +117,11 @@ def retrieve(
     cache: VectorCache | None = None,
     teacher: LeapEncoder | None = None,
 ) -> Retrieved:
-    """Encode queries and documents once and rank them in all modes.
+    """Encode queries and documents once and rank them in all modes; arguments as of `measure_retrieval`.
 
     Queries and documents have the model's prompts of their kinds, as in `encode_query` and `encode_document`.
     Queries are few, so all their layers are held; documents are searched layer by layer as they are encoded, and
     two vectors a document stay.
-
-    Args:
-        model: the encoder.
-        collection: documents, judged queries and their judgements.
-        rule: the deployable exit rule.
-        batch_size: rows computed together.
-        skip_own_id: never rank the document whose id is the query's.
-        cache: where vectors are stored; None encodes again.
-        teacher: the model whose index is searched too.
     """
     queries, documents = list(collection.queries), tie_order(collection.corpus)
     texts = [collection.queries[key] for key in queries], [collection.corpus[key] for key in documents]
@@ -187,14 +176,8 @@ def early_queries(
 ) -> tuple[Tensor, Tensor]:
     """Encode queries as `encode_query` lets them leave: by leap.json's rule for queries, else by the exit rule.
 
-    Args:
-        model: the encoder.
-        texts: the queries.
-        sought: their vectors by the exit rule.
-        batch_size: rows computed together.
-
-    Returns:
-        [Q, D] float32 of length 1, and the layers where they left, [Q] int64.
+    `sought` are their vectors by the exit rule. Returns [Q, D] float32 of length 1, and the layers where they
+    left, [Q] int64.
     """
     if "query" not in model.input_rules:
         return sought.exited, sought.layers
@@ -238,7 +221,6 @@ def retrieval_figures(found: Retrieved, length_edges: Sequence[int], draws: int,
     """Compute everything in retrieval/<set>.json below its head (docs/formats.md).
 
     Args:
-        found: the scores.
         length_edges: of the bins by a query's and by a document's tokens.
         draws: bootstrap resamples over queries.
         seed: of the resamples; all intervals use the same ones.
@@ -326,7 +308,6 @@ def _teacher_figures(teacher: TeacherIndex) -> dict[str, Any]:
 
 
 def tie_order(corpus: Mapping[str, str]) -> list[str]:
-    """List the document ids in the order in which ties are broken."""
     return sorted(corpus, reverse=True)
 
 
@@ -346,14 +327,12 @@ def ranking(
         queries: [Q] ids.
         documents: [N] ids, of `tie_order`.
         skip_own_id: never rank the document whose id is the query's.
-        device: where blocks are compared.
     """
     own = own_places(queries, documents) if skip_own_id else None
     return named(nearest(sought, held, RANKED, own, device=device), queries, documents)
 
 
 def named(places: Tensor, queries: list[str], documents: list[str]) -> Ranking:
-    """Turn places of documents, [Q, k], into their ids; -1 is no document."""
     return {
         query: [documents[place] for place in row if place >= 0]
         for query, row in zip(queries, places.tolist(), strict=True)

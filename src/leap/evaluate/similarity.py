@@ -48,11 +48,9 @@ class PairCosines:
 
     @property
     def expected_layers(self) -> float:
-        """The mean exit layer over both sides of all pairs."""
         return float(self.layers.mean())
 
     def of(self, pairs: Mask) -> "PairCosines":
-        """Some of the pairs; [P] bool."""
         return PairCosines(**{name: values[..., pairs] for name, values in vars(self).items()})
 
 
@@ -67,8 +65,6 @@ def measure_sts(
     """Measure a model on one set of scored pairs, with its own exit rule.
 
     Args:
-        model: the encoder.
-        pairs: the set.
         task: duplicates adds average precision and the best F1 over all thresholds.
         settings: batches, bins, resamples and the bound of the cache.
         vectors: the folder of the vector cache.
@@ -89,7 +85,6 @@ def measure_sts(
 def full_depth_spearman(
     model: LeapEncoder, pairs: Pairs, settings: EvaluationSettings, cache: VectorCache | None
 ) -> float:
-    """Compute a model's correlation at full depth alone."""
     vectors = full_vectors(model, pairs.sentences(), settings.batch_size, "teacher", cache).double()
     place = {text: number for number, text in enumerate(pairs.sentences())}
     one, two = (vectors[[place[text] for text in side]] for side in (pairs.sentence1, pairs.sentence2))
@@ -104,7 +99,7 @@ def pair_cosines(
     batch_size: int,
     cache: VectorCache | None = None,
 ) -> PairCosines:
-    """Encodes both sides of every pair once and compares them at every layer and at their exits.
+    """Encode both sides of every pair once and compare them at every layer and at their exits.
 
     Where pairs are encoded in several chunks, the oracle matches the expected depth within each.
     """
@@ -129,10 +124,9 @@ def similarity_figures(
     seed: int,
     length_edges: Sequence[int] = (),
 ) -> dict[str, Any]:
-    """Everything in sts/<set>.json below its head (docs/architecture.md).
+    """Compute everything in sts/<set>.json below its head (docs/formats.md).
 
     Args:
-        cosines: of the pairs.
         scores: [P] float64; 0 or 1 where the task is duplicates.
         task: duplicates adds average precision and the best F1 over all thresholds.
         draws: bootstrap resamples over pairs.
@@ -166,7 +160,7 @@ def similarity_figures(
 
 
 def pair_columns(cosines: PairCosines, scores: Array) -> dict[str, Any]:
-    """The columns of sts/<set>.parquet: what a comparison with another variant needs of each pair."""
+    """List the columns of sts/<set>.parquet: what a comparison with another variant needs of each pair."""
     return {
         "score": scores,
         "cosine_full": cosines.by_layer[-1],

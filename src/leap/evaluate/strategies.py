@@ -26,12 +26,9 @@ PATIENCES = (2, 3)
 
 
 def strategies(rule: ExitRule, depth: int, own: Mapping[str, Strategy] | None = None) -> dict[str, Strategy]:
-    """The strategies that a model can follow.
+    """Name the strategies that a model of `depth` layers can follow; `own` ones belong to the model.
 
-    Args:
-        rule: theta, l_min and k of `converged`; the others take theta and l_min.
-        depth: L.
-        own: strategies that belong to the model.
+    `rule` is theta, l_min and k of `converged`; the others take theta and l_min.
     """
     table: dict[str, Strategy] = {"converged": partial(converged, rule=rule)}
     for patience in PATIENCES:
@@ -42,7 +39,7 @@ def strategies(rule: ExitRule, depth: int, own: Mapping[str, Strategy] | None = 
 
 
 def own_strategies(model: LeapEncoder, rule: ExitRule) -> dict[str, Strategy]:
-    """The strategies that the model's folder has files for: predictors, calibrated thresholds."""
+    """Return the strategies that the model's folder has files for: predictors, calibrated thresholds."""
     found: dict[str, Strategy] = {}
     here = torch.device("cpu")  # where pooled layers are judged
     if (model.folder / PREDICTORS).exists():

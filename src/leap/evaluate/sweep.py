@@ -23,14 +23,7 @@ def sweep(
     min_layers: Sequence[int],
     patiences: Sequence[int],
 ) -> list[Point]:
-    """A row a combination, in the order of patience, l_min and theta.
-
-    Args:
-        pooled: [L + 1, N, D] float32.
-        judge: of the same pooled layers.
-        thresholds: theta.
-        min_layers: l_min; those below the model's depth are taken.
-        patiences: k, the same.
+    """Judge every rule, in the order of patience, l_min (below the model's depth) and theta.
 
     Returns:
         threshold, min_layer, patience, the judge's figures, `passes` (the three bounds) and `efficient` (no
@@ -52,5 +45,4 @@ def sweep(
 
 
 def rule_of(point: Point) -> ExitRule:
-    """A point's exit rule."""
     return ExitRule(point["threshold"], point["min_layer"], point["patience"])

@@ -90,7 +90,6 @@ class VectorCache:
             logger.warning("%s could not be written (%s): encoding is repeated next time", path, error)
 
     def _make_room(self, newest: Path) -> None:
-        """Delete the least recently used files."""
         files = []
         for file in self.folder.glob("*.safetensors"):
             try:

@@ -15,27 +15,18 @@ BLOCK = 2_000_000
 
 
 def mean_interval(values: Array, draws: int, seed: int) -> list[float]:
-    """The 95 % interval of a mean.
-
-    Args:
-        values: [N] float64.
-        draws: resamples.
-        seed: of the resamples.
-
-    Returns:
-        [low, high].
-    """
+    """Return the 95 % interval [low, high] of a mean of [N] float64 by that many draws."""
     means = [counts @ values / len(values) for counts in resamples(len(values), draws, seed)]
     return percentile_interval(means)
 
 
 def spearman_interval(x: Array, y: Array, draws: int, seed: int) -> list[float]:
-    """The 95 % interval of Spearman's correlation over pairs; arguments as `mean_interval`."""
+    """Return the 95 % interval of Spearman's correlation over pairs; arguments as `mean_interval`."""
     return percentile_interval([spearman_of_resamples(x, y, counts) for counts in resamples(len(x), draws, seed)])
 
 
 def resamples(n: int, draws: int, seed: int) -> Iterator[Counts]:
-    """Blocks of resamples with replacement: how often each of n rows was drawn, [S, n] int64."""
+    """Yield blocks of resamples with replacement: how often each of n rows was drawn, [S, n] int64."""
     generator = np.random.default_rng(seed)
     block = max(1, BLOCK // n)
     for start in range(0, draws, block):
@@ -45,6 +36,6 @@ def resamples(n: int, draws: int, seed: int) -> Iterator[Counts]:
 
 
 def percentile_interval(parts: list[np.ndarray[Any, np.dtype[np.float64]]]) -> list[float]:
-    """[low, high]: the middle 95 % of a figure's values in blocks of resamples."""
+    """Return [low, high]: the middle 95 % of a figure's values in blocks of resamples."""
     low, high = np.percentile(np.concatenate(parts), [2.5, 97.5])
     return [float(low), float(high)]

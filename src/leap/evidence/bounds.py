@@ -12,7 +12,7 @@ ENOUGH_NEIGHBOURS = 0.80
 
 
 def passes(figures: Mapping[str, Any]) -> bool:
-    """Whether the exited mixture keeps all three, by its `rate`, `similarity` and `nn_at_10`."""
+    """Tell whether the exited mixture keeps all three, by its `rate`, `similarity` and `nn_at_10`."""
     return bool(
         figures["rate"] > ENOUGH_EXITS
         and figures["similarity"] >= NEAR
@@ -21,13 +21,9 @@ def passes(figures: Mapping[str, Any]) -> bool:
 
 
 def recommended(points: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
-    """The exit rule to use: of those that pass, the one of fewest expected layers, and of those the nearest.
+    """Choose, of the sweep's points that pass, the one of fewest expected layers, and of those the nearest.
 
-    Args:
-        points: of `leap.evaluate.sweep`.
-
-    Returns:
-        The point; null where none passes.
+    Null where none passes.
     """
     passing = [point for point in points if point["passes"]]
     return min(passing, key=lambda point: (point["expected_layers"], -point["similarity"]), default=None)

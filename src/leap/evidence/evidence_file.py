@@ -64,16 +64,13 @@ def head(
     device: str,
     set_name: str | None = None,
 ) -> dict[str, Any]:
-    """How every evidence file opens.
+    """Return how every evidence file opens.
 
     Args:
         kind: "diagnose", "sts", "retrieval" or "latency".
         settings: the exit settings are the variant's.
-        variant: the variant's name.
-        seed: the seed of its training.
         checkpoint_folder: holds model.safetensors.
         data_files: what was measured on; a folder stands for all files in it.
-        device: where the model ran, "cpu" or "cuda".
         set_name: the set of pairs or the collection that was measured, where there are several.
 
     Raises:
@@ -106,7 +103,6 @@ def record(
     Args:
         run: names the checkpoint and, for sts and retrieval, the set.
         kind: "diagnose", "sts", "retrieval" or "latency".
-        figures: what was measured.
         data: what it was measured on; a folder stands for all files in it.
         device: where the model ran.
         table: a value a row, by column; for what is compared row by row.
@@ -124,7 +120,7 @@ def record(
 def write_evidence(path: Path, content: dict[str, Any]) -> None:
     """Write an evidence file, last of all its `checksum`.
 
-    `scores` is the sha256 of the table beside it, which is written first.
+    `scores` is the sha256 of the table next to it, which is written first.
     """
     table = path.with_suffix(".parquet")
     scores = {"scores": sha256_of(table)} if table.is_file() else {}
@@ -145,7 +141,7 @@ def measured_settings(kind: str, settings: Settings, set_name: str | None) -> di
 
 
 def loaded_code() -> dict[str, str]:
-    """The sha256 of every module of this package that this process measures with, by its path in it."""
+    """Return the sha256 of every module of this package that this process measures with, by its path in it."""
     files = [
         Path(module.__file__)
         for name, module in list(sys.modules.items())
@@ -155,16 +151,11 @@ def loaded_code() -> dict[str, str]:
 
 
 def exit_rule(settings: Settings, variant: str) -> dict[str, Any]:
-    """The variant's exit settings as evidence names them."""
     return settings.variant(variant).exit.rule()
 
 
 def checkpoint_hash(folder: Path) -> str:
-    """What identifies a checkpoint: the sha256 of its weights.
-
-    Raises:
-        UserError: there are no weights in the folder.
-    """
+    """Return what identifies a checkpoint, the sha256 of its weights; UserError if there are none."""
     weights = folder / WEIGHTS
     if not weights.is_file():
         raise UserError(f"{weights} is missing: `dvc repro` trains it")
@@ -172,7 +163,7 @@ def checkpoint_hash(folder: Path) -> str:
 
 
 def model_hash(folder: Path) -> str:
-    """What identifies a model: the sha256 of all files that make its vectors, whatever their names.
+    """Return what identifies a model: the sha256 of all files that make its vectors, whatever their names.
 
     Weights, configuration, tokenizer, pooling, prompts, exit rule, heads, predictors and calibration: two folders
     with the same hash serve the same vectors by the same code.
@@ -182,7 +173,7 @@ def model_hash(folder: Path) -> str:
 
 
 def data_hashes(paths: Iterable[Path]) -> dict[str, str]:
-    """The sha256 of each file by its path in the project; a folder stands for all files in it.
+    """Return the sha256 of each file by its path in the project; a folder stands for all files in it.
 
     Raises:
         UserError: a path does not exist.
@@ -197,7 +188,7 @@ def data_hashes(paths: Iterable[Path]) -> dict[str, str]:
 
 
 def evidence_files(variant: str, seed: int, settings: Settings, root: Path) -> dict[str, Path]:
-    """Where the evidence of one checkpoint lies, only the sets named in the settings: {"sts/x": path}."""
+    """Name the files of evidence of one checkpoint, only the sets named in the settings: {"sts/x": path}."""
     names = ["diagnose", *(f"sts/{name}" for name in settings.similarity)]
     names += [*(f"retrieval/{name}" for name in settings.retrieval), "latency"]
     return {name: root / f"{variant}-{seed}" / f"{name}.json" for name in names}
@@ -212,11 +203,9 @@ def read_evidence(
     complete: bool = True,
     latency: bool = True,
 ) -> Evidence:
-    """Collects the evidence of one checkpoint.
+    """Collect the evidence of one checkpoint.
 
     Args:
-        variant: the variant's name.
-        seed: the seed of its training.
         settings: name the sets and the exit settings that the evidence must have.
         root: the folder of all evidence.
         models: the folder of all checkpoints; null compares the files with each other only.
@@ -253,11 +242,7 @@ def read_evidence(
 
 
 def read_evidence_file(path: Path) -> dict[str, Any]:
-    """One file as it is, its checksum not compared yet.
-
-    Raises:
-        UserError: it is missing, or holds no JSON object.
-    """
+    """Read one file as it is, its checksum not compared yet; UserError if it is missing or no JSON object."""
     content = read_json(path, "dvc repro", check=False)
     if not isinstance(content, dict):
         raise UserError(f"{path} holds no evidence: delete it, `dvc repro` measures again")
@@ -265,11 +250,7 @@ def read_evidence_file(path: Path) -> dict[str, Any]:
 
 
 def refuse_changed(contents: Mapping[Path, dict[str, Any]]) -> None:
-    """Refuses files that were changed after they were written, all of them at once.
-
-    Raises:
-        UserError: a checksum does not match.
-    """
+    """Refuse files that were changed after they were written, all of them at once."""
     changed = [f"  - {path} {CHANGED}" for path, content in contents.items() if has_wrong_checksum(content)]
     if changed:
         raise UserError(

@@ -1,7 +1,7 @@
 """One variant against another on the same pairs, queries and sentences: differences with paired intervals.
 
 Adaptive gain against a rival that was trained for a fixed depth is read here: early exit's quality minus the
-rival's at full depth, on the same rows. The rows come from the tables beside the evidence.
+rival's at full depth, on the same rows. The rows come from the tables next to the evidence.
 """
 
 from collections.abc import Callable, Sequence
@@ -26,15 +26,10 @@ SAME_ROWS = {"sts": ("score",), "retrieval": ("query",), "diagnose": ("sentence"
 def against_rivals(
     settings: Settings, variant: str, seed: int, root: Path = EVALUATIONS
 ) -> dict[str, dict[str, Any]]:
-    """A checkpoint against the gate's rivals of the same seed: role to what `compared` says.
+    """Compare a checkpoint with the gate's rivals of the same seed: role to what `compared` says.
 
-    `fixed_depth`'s `exit` is the adaptive gain against a student that was trained for one depth.
-
-    Args:
-        settings: name the rivals, the sets and the resamples.
-        variant: the checkpoint's variant; it is not compared with itself.
-        seed: its seed, and the rivals'.
-        root: the folder of all evidence.
+    `fixed_depth`'s `exit` is the adaptive gain against a student that was trained for one depth. The variant is
+    not compared with itself.
 
     Raises:
         UserError: a table is missing or damaged, or two were measured on different data.
@@ -66,15 +61,9 @@ def compared(
     draws: int,
     seed: int,
 ) -> dict[str, Any]:
-    """A checkpoint against a rival at the rival's full depth, its own exits and its own full depth in turn.
+    """Compare a checkpoint with a rival at the rival's full depth, its own exits and its own full depth in turn.
 
-    Args:
-        own: the folder of the checkpoint's evidence.
-        rival: the rival's.
-        similarity: names of pair sets.
-        retrieval: names of collections.
-        draws: bootstrap resamples over rows.
-        seed: of the resamples.
+    `own` and `rival` are the folders of evidence; `similarity` and `retrieval` name the sets.
 
     Returns:
         `sts.<set>`, `retrieval.<set>` (nDCG@10), `teacher_nn_at_10` and `teacher_similarity` (likeness to the
@@ -115,7 +104,7 @@ def compared(
 
 
 def spearman_difference(one: Array, two: Array, scores: Array, draws: int, seed: int) -> dict[str, Any]:
-    """How much better one set of cosines orders the pairs than another; all [P] float64."""
+    """Test how much better one set of cosines orders the pairs than another; all [P] float64."""
 
     def difference(counts: Counts) -> Array:
         correlations = spearman_of_resamples(np.stack([one, two]), scores, counts)
@@ -126,7 +115,7 @@ def spearman_difference(one: Array, two: Array, scores: Array, draws: int, seed:
 
 
 def mean_difference(one: Array, two: Array, draws: int, seed: int) -> dict[str, Any]:
-    """How much higher the mean of one set of scores is than of another on the same rows; both [N] float64."""
+    """Test how much higher the mean of one set of scores is than of another on the same rows; both [N] float64."""
 
     def difference(counts: Counts) -> Array:
         gap: Array = counts @ (one - two) / counts[0].sum()

@@ -1,4 +1,4 @@
-"""Scores a text, a pair or a query, as a table beside the evidence: what comparing two variants needs.
+"""Scores a text, a pair or a query, as a table next to the evidence: what comparing two variants needs.
 
 Parquet, so that the JSON stays readable: a row a text in the order of the data, float64 figures rounded to
 nine decimals. STS-B's 1,379 pairs take some 40 kB.
@@ -17,7 +17,7 @@ Column = np.ndarray[Any, Any]
 
 
 def write_scores(target: Path, columns: Mapping[str, Column | list[str]]) -> None:
-    """Writes a table, whole or not at all; all columns have one length."""
+    """Write a table, whole or not at all; all columns have one length."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -30,10 +30,10 @@ def write_scores(target: Path, columns: Mapping[str, Column | list[str]]) -> Non
 
 
 def read_scores(path: Path) -> dict[str, Column]:
-    """Reads what `write_scores` wrote.
+    """Read what `write_scores` wrote.
 
     Raises:
-        UserError: the file is missing or damaged, or is not the one that the evidence beside it names.
+        UserError: the file is missing or damaged, or is not the one that the evidence next to it names.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq

@@ -9,28 +9,20 @@ Counts = np.ndarray[Any, np.dtype[np.int64]]
 
 
 def spearman(x: Array, y: Array) -> float:
-    """The correlation of average ranks, as scipy.stats.spearmanr computes it.
+    """Return the correlation of average ranks of x and y, [N] float64 each, as scipy.stats.spearmanr computes it.
 
-    Args:
-        x: [N] float64.
-        y: [N] float64.
-
-    Returns:
-        In [-1, 1]; 0 where one side is constant, for a constant orders nothing.
+    0 where one side is constant, for a constant orders nothing.
     """
     return float(spearman_of_resamples(x, y, np.ones((1, len(x)), dtype=np.int64))[0])
 
 
 def spearman_of_resamples(x: Array, y: Array, counts: Counts) -> Array:
-    """The correlation in every resample, without sorting any of them.
+    """Return the correlation in every resample, [S] float64 or [C, S], without sorting any of them.
 
     Args:
         x: [N] float64, or [C, N] for several at once.
         y: [N] float64.
         counts: [S, N] int64, how often each pair is in each resample; rows of one sum.
-
-    Returns:
-        [S] float64, or [C, S].
     """
     middle = (counts[0].sum() + 1) / 2
     dy = _ranks(y, counts) - middle

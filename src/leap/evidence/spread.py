@@ -17,7 +17,7 @@ FIGURES = (
 
 
 def spread(seeds: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
-    """The spread of every main figure over a variant's seeds.
+    """Return the spread of every main figure over a variant's seeds.
 
     Args:
         seeds: each seed's summary (reports/summary.json, `variants.<name>.seeds.<seed>`).

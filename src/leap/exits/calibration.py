@@ -36,12 +36,10 @@ class Calibration:
 
     @property
     def score(self) -> str:
-        """The kind of score that is compared with the thresholds: `consecutive` or `predicted`."""
         return "consecutive" if self.predictor is None else "predicted"
 
     @property
     def lookback(self) -> int:
-        """How many earlier pooled vectors the score needs."""
         return self.patience if self.predictor is None else LOOKBACK
 
     @property
@@ -51,15 +49,12 @@ class Calibration:
         return next(layers, len(self.thresholds))
 
     def to(self, device: torch.device) -> "Calibration":
-        """The same with its predictor on another device; thresholds are compared as numbers."""
         return replace(self, predictor=self.predictor and self.predictor.to(device))
 
     def save(self, folder: Path, report: dict[str, Any]) -> None:
         """Write calibration.json next to the folder's weights and exit heads, whole or not at all.
 
-        Args:
-            folder: the model's folder.
-            report: the demand and its outcome, for a person and for `leap monitor`.
+        `report` is the demand and its outcome, for a person and for `leap monitor`.
         """
         content = {
             "weights": hash_weights(folder),
@@ -76,11 +71,7 @@ class Calibration:
 
     @classmethod
     def load(cls, folder: Path, depth: int) -> "Calibration":
-        """Reads the folder's calibration.
-
-        Raises:
-            UserError: there is none, it is of other weights or other exit heads, or it is not well-formed.
-        """
+        """Read the folder's calibration; refuse one of other weights or heads, or that is not well-formed."""
         path = folder / FILE
         content = read_json(path, COMMAND)
         if not isinstance(content, dict):
@@ -97,7 +88,6 @@ class Calibration:
 
 
 def _hash_heads(folder: Path) -> str | None:
-    """The sha256 of the folder's exit heads; None where it has none."""
     path = folder / exit_heads.FILE
     return sha256_of(path) if path.is_file() else None
 

@@ -21,7 +21,7 @@ def exit_forward(
         encoder: the model, packed or the reference.
         batch: B rows.
         policy: who leaves; Algorithm 1 is an `ExitRule`.
-        similarities: is given cos(p_l, p_{l-k}) of the rows still there at each layer l that is checked,
+        similarities: receives cos(p_l, p_{l-k}) of the rows still there at each layer l that is checked,
             where the policy goes by them.
 
     Returns:
@@ -64,7 +64,7 @@ def exit_forward(
 
 
 def layer_forward(encoder: Walkable, batch: Batch, layer: int) -> Tensor:
-    """The pooled vectors of one layer, [B, D] float32; later layers are not computed."""
+    """Compute the pooled vectors of one layer, [B, D] float32, and no later layer."""
     found: list[Tensor] = []
 
     def visit(number: int, pool: Callable[[], Tensor]) -> Tensor | None:

@@ -1,4 +1,4 @@
-"""How queries and documents leave: what leap.json says beside the exit rule of `encode`.
+"""How queries and documents leave: what leap.json says in addition to the exit rule of `encode`.
 
     {"exit": {...}, "query": {"layer": 3}, "document": "full"}
 
@@ -14,11 +14,7 @@ INPUT_TYPES = ("query", "document")
 
 
 def input_rules(content: dict[str, Any], depth: int) -> dict[str, dict[str, Any]]:
-    """The arguments of `LeapEncoder.encode` that make a query or a document leave as leap.json says.
-
-    Args:
-        content: of leap.json.
-        depth: L.
+    """Return the arguments of `LeapEncoder.encode` that make queries and documents leave as leap.json says.
 
     Raises:
         ValueError: a rule is none of the forms above, or does not fit the depth.

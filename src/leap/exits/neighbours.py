@@ -8,14 +8,7 @@ from leap.exits.search import nearest
 
 
 def neighbours(vectors: Tensor, k: int) -> Tensor:
-    """Each vector's k nearest others by cosine.
-
-    Args:
-        vectors: [N, D].
-        k: below N.
-
-    Returns:
-        [N, k] int64, best first.
+    """Find each vector's k nearest others by cosine; [N, D] to [N, k] int64, best first.
 
     Raises:
         ValueError: there are not k others.
@@ -26,15 +19,7 @@ def neighbours(vectors: Tensor, k: int) -> Tensor:
 
 
 def overlap(found: Tensor, reference: Tensor) -> Tensor:
-    """The share of each row's reference neighbours that were found.
-
-    Args:
-        found: [N, k] int64, no index twice in a row.
-        reference: [N, k], the same.
-
-    Returns:
-        [N] float64 in [0, 1].
-    """
+    """Return the share of each row's reference neighbours that were found; [N, k] int64 each to [N] float64."""
     shared = (found[:, :, None] == reference[:, None, :]).any(2)
     return shared.double().mean(1)
 
@@ -46,19 +31,13 @@ class KeptNeighbours:
     """
 
     def __init__(self, pooled: Tensor, k: int) -> None:
-        """Finds the neighbours at full depth.
-
-        Args:
-            pooled: [L + 1, N, D] float32.
-            k: below N.
-        """
         self.pooled = pooled
         self.k = k
         self._reference = neighbours(pooled[-1], k)
         self._seen: dict[bytes, Tensor] = {}
 
     def __call__(self, layers: Tensor | int) -> Tensor:
-        """Each text's share of kept neighbours, [N] float64; one layer for all, or [N] int64."""
+        """Return each text's share of kept neighbours, [N] float64; one layer for all, or [N] int64."""
         chosen = torch.as_tensor(layers, dtype=torch.int64).expand(self.pooled.shape[1])
         key = chosen.contiguous().numpy().tobytes()
         if key not in self._seen:

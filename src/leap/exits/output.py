@@ -12,15 +12,9 @@ Array = np.ndarray[Any, Any]
 
 
 def finished(vectors: Tensor, normalizes: bool, dimensions: int, normalize_embeddings: bool) -> Tensor:
-    """A batch of pooled vectors as the model's last modules and `encode`'s arguments leave them.
+    """Return a batch of pooled vectors as the model's last modules and `encode`'s arguments leave them.
 
     The order is sentence-transformers': the model's own Normalize, truncation, then the caller's.
-
-    Args:
-        vectors: [B, D] float32.
-        normalizes: the model ends with a Normalize module.
-        dimensions: keep the first ones.
-        normalize_embeddings: the caller wants length 1.
     """
     if normalizes:
         vectors = F.normalize(vectors, dim=-1)
@@ -29,11 +23,6 @@ def finished(vectors: Tensor, normalizes: bool, dimensions: int, normalize_embed
 
 
 def check_precision(precision: str | None) -> None:
-    """Refuses a precision that there is not.
-
-    Raises:
-        ValueError: it is none of `Precision`.
-    """
     if precision is not None and precision not in get_args(Precision):
         raise ValueError(f"precision {precision!r} is none of {', '.join(get_args(Precision))}")
 
@@ -41,7 +30,7 @@ def check_precision(precision: str | None) -> None:
 def converted(
     vectors: Tensor, precision: Precision | None, to_numpy: bool, to_tensor: bool
 ) -> Array | Tensor | list[Tensor]:
-    """[N, D] float32 in the form that was asked for: an array, one tensor, or a list of tensors."""
+    """Return [N, D] float32 in the form that was asked for: an array, one tensor, or a list of tensors."""
     if precision in (None, "float32") or not len(vectors):
         return vectors if to_tensor else vectors.cpu().numpy() if to_numpy else list(vectors)
     quantized = quantize(vectors.cpu().numpy(), precision)
@@ -52,15 +41,10 @@ def converted(
 
 
 def quantize(vectors: Array, precision: Precision) -> Array:
-    """Vectors in fewer bits, as `sentence_transformers.util.quantize_embeddings` makes them.
+    """Return vectors [N, D] in fewer bits, as `sentence_transformers.util.quantize_embeddings` makes them.
 
-    Args:
-        vectors: [N, D] float32.
-        precision: int8 and uint8 cut each dimension's range over all N into 255 steps; binary and ubinary
-            keep the sign, eight dimensions a byte.
-
-    Raises:
-        ValueError: one vector has no range.
+    int8 and uint8 cut each dimension's range over all N into 255 steps; binary and ubinary keep the sign, eight
+    dimensions a byte. Raises ValueError for one vector, which has no range.
     """
     if precision in ("binary", "ubinary"):
         packed = np.packbits(vectors > 0, axis=-1)

@@ -44,13 +44,15 @@ class FastPath(Protocol):
     name: str
 
     def takes(self, batch: Batch) -> bool:
-        """Check for a batch that it computes."""
+        """Tell whether it computes a batch."""
 
     def place(self, batch: Batch, plan: Plan) -> Any:
-        """A batch that it takes in the form in which it computes it: `run` takes that too."""
+        """Put a batch that it takes into the form in which it computes it: `run` takes that too."""
 
     def run(self, batch: Any, plan: Plan) -> tuple[Tensor, Tensor]:
-        """Vectors [B, D] float32 and exit layers [B] int64, on the device.
+        """Compute vectors [B, D] float32, not normalised, and exit layers [B] int64, counted from 1.
+
+        Both are on the device, which may still be computing them.
 
         Args:
             batch: one that it takes, or what `place` made of it for this plan.
@@ -64,7 +66,7 @@ class FastPath(Protocol):
         """Learn where a batch's rows left."""
 
     def warm(self, rows: int, length: int, plan: Plan) -> None:
-        """Prepares for batches of so many rows of this length."""
+        """Prepare for batches of so many rows of this length."""
 
 
 class FusedPath:
@@ -79,25 +81,20 @@ class FusedPath:
         self._lock = RLock()
 
     def takes(self, batch: Batch) -> bool:
-        """Short rows, not too many."""
         return fused.fits(batch, self.fused.config, self.most_tokens)
 
     def place(self, batch: Batch, plan: Plan) -> fused.Placed:
-        """As `FastPath.place`."""
         return self.fused.place(batch)
 
     def run(self, batch: Batch | fused.Placed, plan: Plan) -> tuple[Tensor, Tensor]:
-        """As `FastPath.run`."""
         with torch.cuda.device(self.fused.device):
             placed = self.fused.place(batch) if isinstance(batch, Batch) else batch
             self._trust(placed.layout.shape)
             return self.fused.run(placed, plan)
 
-    def learn(self, plan: Plan, exits: Sequence[int]) -> None:
-        """Nothing: the host takes no part."""
+    def learn(self, plan: Plan, exits: Sequence[int]) -> None: ...
 
     def warm(self, rows: int, length: int, plan: Plan) -> None:
-        """Compiles the kernel for such batches."""
         if length <= longest_row(self.fused.config) and rows * length <= self.most_tokens:
             with torch.cuda.device(self.fused.device):
                 self._trust(self.fused.layout((length,) * rows).shape)
@@ -126,24 +123,19 @@ class GraphPath:
         self._lock = RLock()
 
     def takes(self, batch: Batch) -> bool:
-        """Rows of up to `LONGEST_TILE` tokens."""
         return graphs.fits(batch.rows, len(batch.ids), batch.groups[-1].length)
 
     def place(self, batch: Batch, plan: Plan) -> graphs.Placed:
-        """As `FastPath.place`."""
         return self.graphs.place(batch, plan.patience)
 
     def run(self, batch: Batch | graphs.Placed, plan: Plan) -> tuple[Tensor, Tensor]:
-        """As `FastPath.run`."""
         self._trust()
         return self.graphs.run(batch, plan)
 
     def learn(self, plan: Plan, exits: Sequence[int]) -> None:
-        """For the next batch's schedule."""
         self.graphs.learn(plan, exits)
 
     def warm(self, rows: int, length: int, plan: Plan) -> None:
-        """Captures the graphs of such batches."""
         self._trust()
         if graphs.fits(rows, rows * length, length):
             self.graphs.warm(rows, length, plan)
@@ -170,7 +162,7 @@ class Paths:
     """An encoder's fast paths, best first, and layer by layer for what none of them takes."""
 
     def __init__(self, encoder: Walkable, wanted: PathName = "auto") -> None:
-        """Finds the paths for the encoder on its device; the log says which and why.
+        """Find the paths for the encoder on its device; the log says which and why.
 
         Args:
             encoder: its weights stay where they are.
@@ -190,21 +182,16 @@ class Paths:
         log.info("exit path: %s%s", self.names(), f" ({why})" if why else "")
 
     def moved(self) -> bool:
-        """Check for weights that are elsewhere than when these paths were tried."""
+        """Tell whether the weights are elsewhere than when these paths were tried."""
         return (self.encoder.weight.data_ptr(), self.encoder.weight.dtype) != self._weights
 
     def names(self) -> str:
-        """The paths in the order in which they are asked."""
         return ", then ".join([*(path.name for path in self.fast), self.eager])
 
     def exits(
         self, batch: Batch, policy: ExitPolicy, similarities: dict[int, Tensor] | None = None
     ) -> tuple[Tensor, Tensor]:
-        """As `leap.exits.forward.exit_forward`, by the first path that takes the batch.
-
-        Raises:
-            UserError: the path that is wanted fails.
-        """
+        """Compute as `leap.exits.forward.exit_forward`, by the first path that takes the batch."""
         plan = None if similarities is not None else plan_of(policy, self.encoder.config.layers)
         if plan is None:
             kind = type(policy).__name__ if similarities is None else "a monitor"
@@ -227,11 +214,7 @@ class Paths:
         return exit_forward(self.encoder, batch, policy, similarities)
 
     def warm(self, rows: int, length: int, policy: ExitPolicy) -> None:
-        """Compiles, compares and captures what batches of so many rows of this length need.
-
-        Raises:
-            UserError: the path that is wanted fails.
-        """
+        """Compile, compare and capture what batches of so many rows of this length need."""
         plan = plan_of(policy, self.encoder.config.layers)
         if plan is None:
             return
@@ -257,11 +240,6 @@ class Paths:
 
 
 def check_name(path: str) -> None:
-    """Refuses a path that there is not.
-
-    Raises:
-        ValueError: it is none of `PathName`.
-    """
     if path not in get_args(PathName):
         raise ValueError(f"path {path!r} is none of {', '.join(get_args(PathName))}")
 
@@ -288,7 +266,7 @@ def _fast_paths(encoder: Walkable, wanted: PathName) -> tuple[tuple[FastPath, ..
 
 
 def why_not_fused(encoder: Encoder) -> str | None:
-    """Why an encoder on CUDA cannot run as one kernel here; None where it can."""
+    """Say why an encoder on CUDA cannot run as one kernel here; None where it can."""
     capability = torch.cuda.get_device_capability(encoder.words.weight.device)
     if capability < CAPABILITY:
         return "it needs compute capability 9.0; this card has {}.{}".format(*capability)

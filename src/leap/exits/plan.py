@@ -20,7 +20,6 @@ class Plan(NamedTuple):
 
     @property
     def tests(self) -> tuple[int, ...]:
-        """The layers after which a row may leave, but `stop`."""
         layers = range(self.patience + 1, self.stop)
         return tuple(layer for layer in layers if self.thresholds[layer - 1] < math.inf)
 
@@ -46,5 +45,5 @@ def plan_of(policy: ExitPolicy, depth: int) -> Plan | None:
 
 
 def fixed_plan(layer: int, depth: int) -> Plan:
-    """Every row leaves at one layer."""
+    """Return a plan by which every row leaves at one layer."""
     return Plan((math.inf,) * depth, 1, layer)

@@ -21,27 +21,23 @@ class ExitPolicy(Protocol):
     """Decides who leaves; pure, so that a row's exit depends on nothing but the row."""
 
     def first_check(self) -> int:
-        """The first layer after which a row may leave, at least `lookback`."""
+        """Return the first layer after which a row may leave, at least `lookback`."""
 
     @property
     def lookback(self) -> int:
-        """How many earlier pooled vectors `leaves` needs."""
+        """Return how many earlier pooled vectors `leaves` needs."""
 
     def leaves(self, layer: int, pooled: Tensor, earlier: Sequence[Tensor]) -> Tensor:
-        """Which rows leave after a layer from `first_check` on, other than the last.
+        """Decide which rows leave after a layer from `first_check` on, other than the last; [B] bool.
 
         Args:
             layer: l, counted from 1.
             pooled: p_l, [B, D] float32.
-            earlier: `lookback` tensors of the same shape; earlier[-j] is p_{l-j}, and p_0 the embedding
-                layer's.
-
-        Returns:
-            [B] bool.
+            earlier: `lookback` tensors of the same shape; earlier[-j] is p_{l-j}, and p_0 the embedding layer's.
         """
 
     def layer_thresholds(self, depth: int) -> LayerThresholds | None:
-        """The same policy as thresholds on the consecutive similarity; None where it is no such thing."""
+        """Return the policy as thresholds on the consecutive similarity; None where it is no such thing."""
 
 
 @dataclass(frozen=True)
@@ -52,19 +48,15 @@ class Fixed:
 
     @property
     def lookback(self) -> int:
-        """Nothing is compared."""
         return 0
 
     def first_check(self) -> int:
-        """The layer itself."""
         return self.layer
 
     def leaves(self, layer: int, pooled: Tensor, earlier: Sequence[Tensor]) -> Tensor:
-        """Every row."""
         return torch.ones(len(pooled), dtype=torch.bool)
 
     def layer_thresholds(self, depth: int) -> None:
-        """It looks at no similarity."""
         return
 
 
@@ -80,11 +72,7 @@ class Patient:
     pabee_patience: int
 
     def check_depth(self, depth: int) -> None:
-        """Refuses a p that a model of `depth` layers can never reach.
-
-        Raises:
-            ValueError: it does not fit, or the rule does not.
-        """
+        """Refuse, by a ValueError, a p that a model of `depth` layers can never reach."""
         self.rule.check_depth(depth)
         if not 1 <= self.pabee_patience <= depth - self.rule.patience:
             raise ValueError(
@@ -94,22 +82,18 @@ class Patient:
 
     @property
     def lookback(self) -> int:
-        """The run's first layer is compared with the one k below it."""
         return self.pabee_patience - 1 + self.rule.patience
 
     def first_check(self) -> int:
-        """The first layer that can end a run of p."""
         return max(self.rule.min_layer, self.rule.patience + self.pabee_patience)
 
     def leaves(self, layer: int, pooled: Tensor, earlier: Sequence[Tensor]) -> Tensor:
-        """Rows whose last p layers all pass the test."""
         vectors = [*earlier, pooled]
         k = self.rule.patience
         later, before = torch.stack(vectors[k:]), torch.stack(vectors[:-k])
         return (F.cosine_similarity(later, before, dim=-1) >= self.rule.threshold).all(0)
 
     def layer_thresholds(self, depth: int) -> LayerThresholds | None:
-        """Only p = 1 looks at one layer alone."""
         return self.rule.layer_thresholds(depth) if self.pabee_patience == 1 else None
 
 
@@ -123,19 +107,15 @@ class ByPredictors:
 
     @property
     def lookback(self) -> int:
-        """A predictor sees its own layer."""
         return 0
 
     def first_check(self) -> int:
-        """l_min."""
         return self.min_layer
 
     def leaves(self, layer: int, pooled: Tensor, earlier: Sequence[Tensor]) -> Tensor:
-        """Rows whose prediction reaches theta."""
         return self.predictors.predicted(layer, pooled) >= self.threshold
 
     def layer_thresholds(self, depth: int) -> None:
-        """A prediction is no similarity between layers."""
         return
 
 
@@ -147,15 +127,12 @@ class Calibrated:
 
     @property
     def lookback(self) -> int:
-        """What the score needs."""
         return self.calibration.lookback
 
     def first_check(self) -> int:
-        """The first layer with a threshold."""
         return self.calibration.min_layer
 
     def leaves(self, layer: int, pooled: Tensor, earlier: Sequence[Tensor]) -> Tensor:
-        """Rows whose score reaches the layer's threshold; no score is taken where nobody may leave."""
         threshold = self.calibration.thresholds[layer - 1].item()
         if threshold == torch.inf:
             return torch.zeros(len(pooled), dtype=torch.bool)
@@ -167,7 +144,6 @@ class Calibrated:
         return score >= threshold
 
     def layer_thresholds(self, depth: int) -> LayerThresholds | None:
-        """The tested thresholds, where the score is the consecutive similarity."""
         if self.calibration.predictor is not None:
             return None
         return LayerThresholds(self.calibration.thresholds, self.calibration.patience)

@@ -11,7 +11,7 @@ TOLERANCE = {torch.float32: 1e-5, torch.float16: 1e-3, torch.bfloat16: 5e-3}
 
 
 def near_threshold(pooled: Tensor, rule: ExitRule, tolerance: float) -> Tensor:
-    """Which rows could leave elsewhere if every cosine moved by at most the tolerance.
+    """Tell which rows, [N] bool, could leave elsewhere if every cosine moved by at most the tolerance.
 
     All other rows keep their exit layer. The mean is the share of rows to report with a half-precision run.
 
@@ -19,9 +19,6 @@ def near_threshold(pooled: Tensor, rule: ExitRule, tolerance: float) -> Tensor:
         pooled: [L + 1, N, D] float32, index 0 the embedding layer.
         rule: theta, l_min and k.
         tolerance: of `TOLERANCE`.
-
-    Returns:
-        [N] bool.
     """
     scores = consecutive_similarity(pooled, rule.patience)
     layers = torch.arange(1, len(scores) + 1, device=pooled.device).unsqueeze(1)

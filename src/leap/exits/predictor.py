@@ -28,24 +28,22 @@ class Predictor:
     coefficients: Tensor
 
     def predicted(self, layer: int, pooled: Tensor, before: Tensor, earlier: Tensor) -> Tensor:
-        """The predicted similarity of layer l, from 2 on; p_l, p_{l-1} and p_{l-2}, [B, D] each, to [B]."""
+        """Return the predicted similarity of layer l, from 2 on; p_l, p_{l-1} and p_{l-2}, [B, D] each, to [B]."""
         return features(pooled, before, earlier) @ self.coefficients[layer - 1]
 
     def scores(self, pooled: Tensor) -> Tensor:
-        """The same for all layers at once, [L + 1, N, D] to [L, N]; minus infinity at layer 1."""
+        """Return the same for all layers at once, [L + 1, N, D] to [L, N]; minus infinity at layer 1."""
         found = torch.einsum("lnf,lf->ln", layer_features(pooled), self.coefficients[FIRST_LAYER - 1 :])
         return torch.cat([torch.full_like(found[:1], -torch.inf), found])
 
     def to(self, device: torch.device) -> "Predictor":
-        """The same predictor on another device."""
         return Predictor(self.coefficients.to(device))
 
 
 def features(pooled: Tensor, before: Tensor, earlier: Tensor) -> Tensor:
-    """Compute what the predictor sees of p_l, p_{l-1} and p_{l-2}, [..., D] each.
+    """Return the three cosines among p_l, p_{l-1} and p_{l-2}, log |p_l|, log of |p_l| / |p_{l-1}|, and 1.
 
-    Returns:
-        [..., 6] float32: the three cosines among them, log |p_l|, log of |p_l| / |p_{l-1}|, and 1.
+    [..., D] each to [..., 6] float32.
     """
     norm, norm_before = (vectors.norm(dim=-1).clamp_min(SMALLEST_NORM) for vectors in (pooled, before))
     columns = [
@@ -60,5 +58,5 @@ def features(pooled: Tensor, before: Tensor, earlier: Tensor) -> Tensor:
 
 
 def layer_features(pooled: Tensor) -> Tensor:
-    """The features of layers 2 to L, [L + 1, N, D] to [L - 1, N, 6]."""
+    """Return the features of layers 2 to L, [L + 1, N, D] to [L - 1, N, 6]."""
     return features(pooled[2:], pooled[1:-1], pooled[:-2])

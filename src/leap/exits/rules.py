@@ -41,17 +41,12 @@ class ExitRule:
     patience: int = 1
 
     def check_depth(self, depth: int) -> None:
-        """Refuses a rule that a model of `depth` layers cannot follow.
-
-        Raises:
-            ValueError: l_min or k do not fit the depth, or a value is out of range.
-        """
+        """Refuse, by one ValueError, l_min or k that do not fit the depth, and values out of range."""
         faults = [*self._faults(depth)]
         if faults:
             raise ValueError("; ".join(faults))
 
     def _faults(self, depth: int) -> Iterator[str]:
-        """All that is wrong with the rule, not the first only."""
         if isinstance(self.threshold, bool) or not isinstance(self.threshold, float | int):
             yield f"threshold {self.threshold!r} is not a number"
         elif not -1.0 <= self.threshold <= 1.0:
@@ -66,34 +61,25 @@ class ExitRule:
             yield f"patience {self.patience} must be at least 1 and below the depth {depth}"
 
     def first_check(self) -> int:
-        """The first layer after which a row may leave: l >= l_min and l > k."""
         return max(self.min_layer, self.patience + 1)
 
     @property
     def lookback(self) -> int:
-        """How many earlier pooled vectors `leaves` needs."""
         return self.patience
 
     def leaves(self, layer: int, pooled: Tensor, earlier: Sequence[Tensor]) -> Tensor:
-        """Which rows leave after layer l; as `leap.exits.policy.ExitPolicy` says."""
         return F.cosine_similarity(pooled, earlier[-self.patience], dim=-1) >= self.threshold
 
     def layer_thresholds(self, depth: int) -> LayerThresholds:
-        """Theta at every layer where a row may leave."""
         thresholds = torch.full((depth,), torch.inf)
         thresholds[self.first_check() - 1 : depth - 1] = self.threshold
         return LayerThresholds(thresholds, self.patience)
 
 
 def consecutive_similarity(pooled: Tensor, patience: int) -> Tensor:
-    """s_l = cos(p_l, p_{l-k}), Equation 7.
+    """Return s_l = cos(p_l, p_{l-k}), Equation 7; [L + 1, N, D], index 0 the embedding layer, to [L, N].
 
-    Args:
-        pooled: [L + 1, N, D] float32, index 0 the embedding layer.
-        patience: k.
-
-    Returns:
-        [L, N]; entry l - 1 is layer l's; minus infinity where l <= k. A zero vector has similarity 0.
+    Entry l - 1 is layer l's; minus infinity where l <= k. A zero vector has similarity 0.
     """
     layers = pooled[1:]
     scores = torch.full(layers.shape[:2], -torch.inf, device=pooled.device)
@@ -103,19 +89,12 @@ def consecutive_similarity(pooled: Tensor, patience: int) -> Tensor:
 
 
 def similarity_to_final(pooled: Tensor) -> Tensor:
-    """cos(p_l, p_L) for every layer.
-
-    Args:
-        pooled: [L + 1, N, D] float32.
-
-    Returns:
-        [L, N]; entry l - 1 is layer l's.
-    """
+    """Return cos(p_l, p_L) for every layer; [L + 1, N, D] float32 to [L, N], entry l - 1 of layer l."""
     return F.cosine_similarity(pooled[1:], pooled[-1:], dim=-1)
 
 
 def first_layer_at(scores: Tensor, threshold: float | Tensor, min_layer: int) -> Tensor:
-    """The first layer from `min_layer` on whose score reaches the threshold, else the last.
+    """Return the first layer from `min_layer` on whose score reaches the threshold, else the last.
 
     Args:
         scores: [L, N].
@@ -132,12 +111,12 @@ def first_layer_at(scores: Tensor, threshold: float | Tensor, min_layer: int) ->
 
 
 def converged(pooled: Tensor, rule: ExitRule) -> Tensor:
-    """Each row's exit layer under Algorithm 1; [L + 1, N, D] to [N] int64."""
+    """Return each row's exit layer under Algorithm 1; [L + 1, N, D] to [N] int64."""
     return first_layer_at(consecutive_similarity(pooled, rule.patience), rule.threshold, rule.min_layer)
 
 
 def patient(pooled: Tensor, rule: ExitRule, pabee_patience: int) -> Tensor:
-    """Each row's first layer that ends a run of p layers with s_l >= theta; PABEE's rule for vectors.
+    """Return each row's first layer that ends a run of p layers with s_l >= theta; PABEE's rule for vectors.
 
     PABEE (Zhou et al., NeurIPS 2020, Equation 6) counts the layers in a row whose predictions agree and
     leaves at the p-th; two layers agree here where Algorithm 1 would leave. Layers below l_min are counted,
@@ -153,12 +132,12 @@ def patient(pooled: Tensor, rule: ExitRule, pabee_patience: int) -> Tensor:
 
 
 def by_predictors(pooled: Tensor, predictors: Predictors, threshold: float, min_layer: int) -> Tensor:
-    """Each row's first layer whose predictor gives a similarity to the last layer of at least the threshold."""
+    """Return each row's first layer whose predictor gives a similarity to the last layer of at least theta."""
     return first_layer_at(predictors.scores(pooled), threshold, min_layer)
 
 
 def calibrated(pooled: Tensor, calibration: Calibration) -> Tensor:
-    """Each row's first layer whose score reaches the calibration's threshold for it."""
+    """Return each row's first layer whose score reaches the calibration's threshold for it."""
     if calibration.predictor is None:
         scores = consecutive_similarity(pooled, calibration.patience)
     else:
@@ -167,10 +146,10 @@ def calibrated(pooled: Tensor, calibration: Calibration) -> Tensor:
 
 
 def near_final(pooled: Tensor, threshold: float, min_layer: int = 1) -> Tensor:
-    """Each row's first layer near the last one, an oracle; [L + 1, N, D] to [N] int64."""
+    """Return each row's first layer near the last one, an oracle; [L + 1, N, D] to [N] int64."""
     return first_layer_at(similarity_to_final(pooled), threshold, min_layer)
 
 
 def at_layers(pooled: Tensor, layers: Tensor) -> Tensor:
-    """Each row's vector at its own layer; [L + 1, N, D] and [N] int64 to [N, D]."""
+    """Return each row's vector at its own layer; [L + 1, N, D] and [N] int64 to [N, D]."""
     return pooled[layers, torch.arange(pooled.shape[1], device=pooled.device)]

@@ -23,7 +23,7 @@ def nearest(
     document_block: int = 8192,
     device: torch.device | None = None,
 ) -> Tensor:
-    """Find the k documents nearest to each query.
+    """Find the k documents nearest to each query; [Q, k] int64, best first, -1 where there is no further one.
 
     Args:
         queries: [Q, D], any length above 0; a zero vector has cosine 0 with everything.
@@ -34,9 +34,6 @@ def nearest(
         document_block: documents computed at a time; no result depends on it.
         device: where a block is computed, the documents' own if None: a card never holds more than one
             block of each side, whatever the size of the corpus.
-
-    Returns:
-        [Q, k] int64 indices of documents, best first; -1 where there is no further document.
     """
     search = Search(queries, k, own, query_block, device or documents.device)
     for start in range(0, len(documents), document_block):
@@ -56,7 +53,6 @@ class Search:
         query_block: int = 256,
         device: torch.device | None = None,
     ) -> None:
-        """Take the queries; the arguments are `nearest`'s."""
         self._k, self._block = k, query_block
         self._device = device or queries.device
         self._queries = F.normalize(queries.double(), dim=-1)
@@ -64,12 +60,7 @@ class Search:
         self._best = torch.full((len(queries), k), _NEVER, dtype=torch.int64)
 
     def add(self, documents: Tensor, places: Tensor) -> None:
-        """Search some more documents.
-
-        Args:
-            documents: [N, D].
-            places: [N] int64 below 2**31, each document's place in the order of ties; none comes twice.
-        """
+        """Search more documents, [N, D]; `places` [N] int64 below 2**31 are their order of ties, none twice."""
         block = F.normalize(documents.to(self._device).double(), dim=-1)
         places = places.to(self._device)
         for start in range(0, len(self._queries), self._block):

@@ -20,7 +20,7 @@ Vectors = Tensor | np.ndarray[Any, Any] | list[Tensor]
 
 
 class SentenceMethods:
-    """What can be said of an encoder that has `encode`; see the package reference on sbert.net."""
+    """The methods of an encoder that follow from its `encode`; see the package reference on sbert.net."""
 
     folder: Path
     tokenizer: SentenceTokenizer | LibraryTokenizer
@@ -29,15 +29,14 @@ class SentenceMethods:
 
     @property
     def width(self) -> int:
-        """D, the dimensions of a vector."""
         raise NotImplementedError
 
     def encode_query(self, inputs: str | Iterable[str], *arguments: Any, **options: Any) -> Any:
-        """`encode` for what is searched with: the prompt named query, unless another one is given."""
+        """Encode what is searched with: the prompt named query, unless another one is given."""
         return self.encode(inputs, *arguments, input_type="query", **options)
 
     def encode_document(self, inputs: str | Iterable[str], *arguments: Any, **options: Any) -> Any:
-        """`encode` for what is searched: the prompt named document, unless another one is given."""
+        """Encode what is searched: the prompt named document, unless another one is given."""
         return self.encode(inputs, *arguments, input_type="document", **options)
 
     def embed_query(self, text: str) -> list[float]:
@@ -51,15 +50,15 @@ class SentenceMethods:
         return vectors
 
     def get_embedding_dimension(self) -> int:
-        """The dimensions of the vectors that `encode` returns."""
+        """Return the dimensions of the vectors that `encode` returns."""
         return self.width if self.truncate_dim is None else min(self.width, self.truncate_dim)
 
     def get_sentence_embedding_dimension(self) -> int:
-        """`get_embedding_dimension` by its older name."""
+        """Return `get_embedding_dimension` by its older name."""
         return self.get_embedding_dimension()
 
     def tokenize(self, inputs: str | Iterable[str]) -> dict[str, Tensor]:
-        """Token ids as `encode` sees them, without a prompt, special tokens included.
+        """Return token ids as `encode` sees them, without a prompt, special tokens included.
 
         Returns:
             input_ids and attention_mask, both [N, T] int64; rows shorter than T end in zeros.
@@ -80,7 +79,7 @@ class SentenceMethods:
         return _known(str(named)) if named in get_args(SimilarityName) else "cosine"
 
     def similarity(self, embeddings1: Vectors, embeddings2: Vectors) -> Tensor:
-        """The similarity of every vector of one side to every vector of the other.
+        """Return the similarity of every vector of one side to every vector of the other.
 
         Args:
             embeddings1: [N, D], or [D] for one.
@@ -98,7 +97,7 @@ class SentenceMethods:
         return -torch.cdist(one, two, p=2.0 if name == "euclidean" else 1.0)
 
     def similarity_pairwise(self, embeddings1: Vectors, embeddings2: Vectors) -> Tensor:
-        """The similarity of corresponding vectors, [N] float32; both [N, D]."""
+        """Return the similarity of corresponding vectors, [N] float32; both [N, D]."""
         one, two = _rows(embeddings1), _rows(embeddings2)
         name = _known(self.similarity_fn_name)
         if name == "cosine":

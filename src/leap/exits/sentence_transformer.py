@@ -34,14 +34,12 @@ class EarlyExit(InputModule):
     }
 
     def __init__(self, encoder: LeapEncoder) -> None:
-        """Take an encoder; its weights become the module's parameters."""
         super().__init__()  # type: ignore[no-untyped-call]
         self.leap = encoder
         self.encoder = encoder.encoder
 
     @property
     def max_seq_length(self) -> int:
-        """The longest text in tokens; it can be set."""
         return self.leap.max_seq_length
 
     @max_seq_length.setter
@@ -50,15 +48,12 @@ class EarlyExit(InputModule):
 
     @property
     def tokenizer(self) -> Any:  # type: ignore[override]
-        """The encoder's tokenizer."""
         return self.leap.tokenizer
 
     def get_embedding_dimension(self) -> int:
-        """D."""
         return self.leap.width
 
     def preprocess(self, inputs: Sequence[Any], prompt: str | None = None, **ignored: Any) -> dict[str, Tensor]:
-        """Tokenize texts, the prompt before each of them."""
         return self.leap.tokenize([f"{prompt or ''}{text}" for text in inputs])
 
     def forward(self, features: dict[str, Any], **options: Any) -> dict[str, Any]:
@@ -88,13 +83,10 @@ class EarlyExit(InputModule):
         return {**features, "sentence_embedding": vectors, "exit_layer": layers.to(ids.device)}
 
     def save(self, output_path: str, *arguments: Any, **options: Any) -> None:
-        """Copy the model's folder."""
         shutil.copytree(self.leap.folder, output_path, dirs_exist_ok=True)
 
 
 class ExitingSentenceTransformer(SentenceTransformer):
-    """What `sentence_transformer` returns."""
-
     def save(self, path: str, *arguments: Any, **options: Any) -> None:
         """Write the folder that the model came from, with its present prompts and length.
 
@@ -114,12 +106,7 @@ class ExitingSentenceTransformer(SentenceTransformer):
 def sentence_transformer(
     model_name_or_path: str | Path, device: str | None = None, **options: Any
 ) -> SentenceTransformer:
-    """Load a model folder as a `SentenceTransformer` that leaves layers early.
-
-    Args:
-        model_name_or_path: as `LeapEncoder` takes it, and so are device and options.
-        device: that.
-        options: those.
+    """Load a model folder as a `SentenceTransformer` that leaves layers early; arguments as of `LeapEncoder`.
 
     Raises:
         UserError: the model cannot be had, is incomplete, or is not one that the encoder computes.

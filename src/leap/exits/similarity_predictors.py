@@ -29,17 +29,16 @@ class Predictors:
     bias: Tensor
 
     def predicted(self, layer: int, pooled: Tensor) -> Tensor:
-        """The predicted cos(p_l, p_L), [B]; `pooled` is [B, D], `layer` counted from 1 and below L."""
+        """Return the predicted cos(p_l, p_L), [B]; `pooled` is [B, D], `layer` counted from 1 and below L."""
         return F.normalize(pooled, dim=-1) @ self.weight[layer - 1] + self.bias[layer - 1]
 
     def scores(self, pooled: Tensor) -> Tensor:
-        """The same for all layers at once, [L + 1, N, D] to [L, N]; minus infinity at L: it has none."""
+        """Return the same for all layers at once, [L + 1, N, D] to [L, N]; minus infinity at L: it has none."""
         unit = F.normalize(pooled[1:-1], dim=-1)
         below = torch.einsum("lnd,ld->ln", unit, self.weight) + self.bias[:, None]
         return torch.cat([below, torch.full_like(below[:1], -torch.inf)])
 
     def to(self, device: torch.device) -> "Predictors":
-        """Return the same predictors on another device."""
         return Predictors(self.weight.to(device), self.bias.to(device))
 
     def save(self, folder: Path) -> None:
@@ -48,10 +47,6 @@ class Predictors:
 
     @classmethod
     def load(cls, folder: Path, depth: int, width: int) -> "Predictors":
-        """Read the folder's predictors.
-
-        Raises:
-            UserError: there are none, or they are of other weights.
-        """
+        """Read the folder's predictors; refuse those of other weights."""
         shapes = {"weight": (depth - 1, width), "bias": (depth - 1,)}
         return cls(**load_bound(folder / FILE, shapes, MADE_BY))

@@ -22,7 +22,7 @@ Run = Callable[[Batch, Plan], tuple[Tensor, Tensor]]
 
 
 def made_batch(encoder: Encoder, longest: int) -> Batch:
-    """Rows of made tokens of different lengths, at most `longest`, on the encoder's device."""
+    """Make rows of tokens of different lengths, at most `longest`, on the encoder's device."""
     config = encoder.config
     lengths = sorted(min(length, longest, config.max_tokens) for length in LENGTHS)
     rows = [
@@ -36,14 +36,9 @@ def disagreement(run: Run, encoder: Encoder, batch: Batch, times: int = 1) -> st
     """Describe what a path computes otherwise than layer by layer; None where it agrees.
 
     Compared are full depth, exits that are forced in the middle, and exits by a threshold that about half of
-    the rows reach there. A row whose cosine lies within twice half precision's tolerance of the threshold may
-    leave elsewhere (each side moves it once).
-
-    Args:
-        run: the path.
-        encoder: on a model of one layer only full depth is compared.
-        batch: of `made_batch`.
-        times: each comparison is made so often: a graph is captured the second time.
+    the rows reach there; of a model of one layer only full depth. A row whose cosine lies within twice half
+    precision's tolerance of the threshold may leave elsewhere (each side moves it once). Each comparison is made
+    `times` times: a graph is captured the second time.
     """
     depth, dtype = encoder.config.layers, encoder.words.weight.dtype
     pooled = encoder(batch)
@@ -78,7 +73,6 @@ class Expected:
     near: Tensor | None = None
 
     def difference(self, vectors: Tensor, exits: Tensor, least: float) -> str | None:
-        """Describe the difference; None where there is none."""
         layers = exits.cpu()
         same = layers == self.exits
         allowed = same if self.near is None else same | self.near

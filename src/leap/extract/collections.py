@@ -17,10 +17,9 @@ log = logging.getLogger(__name__)
 
 
 def write_collection(name: str, source: RetrievalSource, folder: Path, seed: int, target: Path) -> dict[str, int]:
-    """Writes a collection in BEIR form; returns how many documents, queries and judgements it has.
+    """Write a collection in BEIR form; return how many documents, queries and judgements it has.
 
     Args:
-        name: of the collection, for messages.
         source: hub files, a local folder, or docstrings of packages.
         folder: data.folder, under which local paths lie.
         seed: of the choice among docstrings.

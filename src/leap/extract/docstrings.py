@@ -41,7 +41,7 @@ class Docstring:
 
 
 def read_docstrings(packages: Sequence[str]) -> list[Docstring]:
-    """The docstrings of installed distributions, by package in the order given, then by file and place.
+    """Read the docstrings of installed distributions, by package in the order given, then by file and place.
 
     The result depends on the installed versions only, not on the order of a directory listing.
 

@@ -103,11 +103,7 @@ def _look_at_file(found: Found, path: Path, folder: Path) -> None:
 
 
 def column_names(path: Path) -> list[str]:
-    """Return the columns of a file as its schema, its header or its first record names them.
-
-    Raises:
-        UserError: it cannot be read.
-    """
+    """Return the columns of a file as its schema, its header or its first record names them; or UserError."""
     ending = file_ending(path)
     try:
         if is_arrow_folder(path):
@@ -137,7 +133,6 @@ def _head(path: Path, columns: Sequence[str], folder: Path) -> list[tuple[Any, .
 
 
 def _is_text(values: Sequence[Any]) -> bool:
-    """Most values are text of several words."""
     words = [value for value in values if isinstance(value, str) and len(value.split()) >= 3]
     return len(words) > len(values) / 2
 
@@ -158,7 +153,6 @@ def _size(path: Path) -> int:
 
 
 def _name(text: str, taken: dict[str, Any]) -> str:
-    """A name as blocks of the settings have it, from a file's."""
     stem = text.lower().split(".")[0]
     plain = "".join(character if character.isascii() and character.isalnum() else "_" for character in stem)
     name = plain.strip("_")[:40] or "texts"
@@ -169,12 +163,7 @@ def _name(text: str, taken: dict[str, Any]) -> str:
 
 
 def changes_for(found: Found, folder: Path) -> tuple[dict[str, Any], list[str]]:
-    """Return changes to the embedded profile, and lines that say what was found and what would be dropped.
-
-    Args:
-        found: what the folder holds.
-        folder: data.folder.
-    """
+    """Return changes to the embedded profile, and lines that say what was found and what would be dropped."""
     sentences = [part for text in found.texts for part in split_sentences(text)]
     long = [length for length in LENGTHS if sum(len(part) > length for part in sentences) <= 0.02 * len(sentences)]
     most = long[0] if long else LENGTHS[-1]

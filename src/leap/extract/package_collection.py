@@ -21,7 +21,7 @@ _WORDS = re.compile(r"[a-z]+")
 def docstring_collection(
     name: str, source: PackageCollection, seed: int
 ) -> tuple[Texts, Texts, dict[str, dict[str, int]]]:
-    """Documents and queries (id to title and text) and the judgements.
+    """Make documents and queries (id to title and text) and the judgements.
 
     Summaries and bodies are unique over the collection, so each query has exactly one relevant document. The
     ids are numbers in a seeded order and tell nothing of what belongs together; there are no titles.

@@ -16,12 +16,11 @@ _SENTENCE_ENDS = (".", "!", "?", "…")
 def with_passages(
     rows: Iterable[tuple[str, str]], settings: PassageSettings, seed: int, counts: dict[str, dict[str, int]]
 ) -> Iterator[tuple[str, str]]:
-    """The rows, and among them passages of sentences that came before.
+    """Yield the rows, and among them passages of sentences that came before.
 
     Args:
         rows: (sentence, source) in their seeded order.
         settings: how many passages, of how many sentences.
-        seed: of the draws.
         counts: by source; `passages` is counted up.
     """
     least, most = settings.sentences

@@ -31,7 +31,7 @@ _DEFINITION = re.compile(r"[*`\w.,\[\] ()'\"=|/-]{1,60}(?<!\s)\s*(?:\s:\s|\s--?\
 
 
 def paragraphs(docstring: str) -> Iterator[str]:
-    """The paragraphs of prose in a docstring (as `ast.get_docstring` gives it), each as one plain line."""
+    """Yield the paragraphs of prose in a docstring (as `ast.get_docstring` gives it), each as one plain line."""
     lines = docstring.expandtabs().splitlines()
     kept: list[str] = []
     skip: int | None = None  # drop lines indented deeper than this
@@ -114,7 +114,7 @@ _LOOSE = re.compile(r"\s+([.,;:!?](?:\s|$))")
 
 
 def plain(text: str) -> str:
-    """Text without the inline markup of reStructuredText and Markdown."""
+    """Return text without the inline markup of reStructuredText and Markdown."""
     if _MARKUP.search(text):
         for pattern, replacement in _INLINE:
             text = pattern.sub(replacement, text)

@@ -45,7 +45,7 @@ def write_sample(
     passages: PassageSettings | None = None,
     held_out: tuple[float, Path] | None = None,
 ) -> dict[str, dict[str, int]]:
-    """Writes the unique sentences longer than `min_characters` as parquet; the input's order does not matter.
+    """Write the unique sentences longer than `min_characters` as parquet; the input's order does not matter.
 
     Args:
         texts: (source, text) pairs.
@@ -56,7 +56,7 @@ def write_sample(
         max_sentences: size of the sample; None takes all.
         evaluation: texts that must not be trained on.
         split: splits a text that is longer than `max_characters` into its sentences; else it is left out.
-        passages: adds passages of the kept sentences; None adds none.
+        passages: adds passages of the sample's sentences; None adds none.
         held_out: this share of the sentences goes to the second file instead.
 
     Returns:

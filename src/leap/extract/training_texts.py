@@ -12,10 +12,6 @@ from leap.extract.docstrings import read_docstrings
 def training_texts(sources: Mapping[str, TextSource], folder: Path) -> Iterator[tuple[str, str]]:
     """Yield (source name, raw text) of every text of the training sources, in bounded memory.
 
-    Args:
-        sources: by name; hub, local or package.
-        folder: data.folder, under which local paths lie.
-
     Raises:
         UserError: a source cannot be read, or a value is not text; a null counts as an empty text.
     """

@@ -15,16 +15,10 @@ from leap.evidence.evidence_file import PACKAGE, Evidence, evidence_files, measu
 
 
 def refuse_unbound(evidence: Evidence, settings: Settings, root: Path) -> None:
-    """Refuses evidence that is of something else, or out of date; all faults at once, each with its file.
+    """Refuse evidence that is of something else, or out of date; all faults at once, each with its file.
 
-    Args:
-        evidence: of one checkpoint.
-        settings: those of now.
-        root: the folder of all evidence.
-
-    Raises:
-        UserError: a file has no checksum, is of another variant or seed, or was measured with other settings, on
-            data that are different now, or by code that is different now.
+    A file is refused that has no checksum, is of another variant or seed, or was measured with other settings, on
+    data that are different now, or by code that is different now.
     """
     data: dict[str, str] = {}
     found = []
@@ -41,7 +35,7 @@ def refuse_unbound(evidence: Evidence, settings: Settings, root: Path) -> None:
 
 
 def bound_to(evidence: Evidence) -> dict[str, Any]:
-    """What a verdict rests on: exit rule, data, commits and hardware, and the checksum of every file."""
+    """List what a verdict rests on: exit rule, data, commits and hardware, and the checksum of every file."""
     files = {"diagnose": evidence.diagnose, "latency": evidence.latency}
     files |= {f"sts/{name}": content for name, content in evidence.sts.items()}
     files |= {f"retrieval/{name}": content for name, content in evidence.retrieval.items()}
@@ -56,7 +50,6 @@ def bound_to(evidence: Evidence) -> dict[str, Any]:
 
 
 def content_of(evidence: Evidence, name: str) -> dict[str, Any] | None:
-    """One file's content by its name in `evidence_files`."""
     kind, _, set_name = name.partition("/")
     if set_name:
         return {"sts": evidence.sts, "retrieval": evidence.retrieval}[kind].get(set_name)

@@ -30,8 +30,6 @@ FALSE_CONVERGENCE = "false convergence: consecutive layers agree, yet are far fr
 
 @dataclass(frozen=True)
 class CheckResult:
-    """One line of the verdict."""
-
     name: str
     metric: str
     scope: str
@@ -45,7 +43,7 @@ class CheckResult:
     reason: str
 
     def as_json(self) -> dict[str, Any]:
-        """The form of the verdict file; a bound of the interval that is not finite becomes null."""
+        """Return the form of the verdict file; a bound of the interval that is not finite becomes null."""
         interval = self.interval and [bound if math.isfinite(bound) else None for bound in self.interval]
         return {**asdict(self), "interval": interval}
 
@@ -53,7 +51,7 @@ class CheckResult:
 def run_checks(
     gate: GateSettings, evidence: Evidence, primary_set: str, rivals: Rivals, targets: Sequence[str]
 ) -> list[CheckResult]:
-    """Every check of the settings on the evidence; a star gives one result a data set, named `check.set`.
+    """Run every check of the settings; a star gives one result a data set, named `check.set`.
 
     Args:
         gate: the checks.
@@ -77,19 +75,13 @@ def run_checks(
 
 
 def passes(results: list[CheckResult]) -> bool:
-    """Whether no check that refuses has failed."""
     return all(result.passed for result in results if result.severity == "refuse")
 
 
 def judge(name: str, check: Check, measured: Measured, where: str, explanation: str | None = None) -> CheckResult:
-    """One check on one measured metric.
+    """Judge one measured metric by one check; null fails unless the check is not applicable.
 
-    Args:
-        name: the name of the result.
-        check: bound, severity, and whether the worse bound of the interval is judged.
-        measured: the number; null fails unless the check is not applicable.
-        where: the metric's scope, in words.
-        explanation: added to the reason of a failure.
+    `where` is the metric's scope, in words; `explanation` is added to the reason of a failure.
     """
     key = next(key for key in BOUNDS if getattr(check, key) is not None)
     threshold: float = getattr(check, key)

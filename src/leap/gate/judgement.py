@@ -19,12 +19,10 @@ def judge_checkpoint(
     root: Path = EVALUATIONS,
     models: Path | None = MODELS,
 ) -> tuple[Evidence, dict[str, Any]]:
-    """Reads the evidence of a checkpoint and its rivals, refuses what is not of it, and judges.
+    """Read the evidence of a checkpoint and its rivals, refuse what is not of it, and judge.
 
     Args:
         settings: the checks, and what the evidence must have been measured with.
-        variant: the variant's name.
-        seed: the seed of its training.
         root: the folder of all evidence.
         models: the folder of all checkpoints, whose weights must be the evidence's; null compares none.
 
@@ -46,7 +44,7 @@ def judge_checkpoint(
 
 
 def judge_folder(settings: Settings, folder: Path, models: Path | None = None) -> list[dict[str, Any]]:
-    """The verdicts on a folder of evidence: of one checkpoint (evaluations/leap-1) or of all (evaluations).
+    """Judge a folder of evidence: of one checkpoint (evaluations/leap-1) or of all (evaluations).
 
     Raises:
         UserError: there is no evidence, or it is refused; see `judge_checkpoint`.

@@ -20,8 +20,6 @@ QUALITY = {
 
 @dataclass(frozen=True)
 class Measured:
-    """What the evidence says about one metric."""
-
     metric: str
     # null: the evidence has no such number
     value: float | None
@@ -42,12 +40,9 @@ Rivals = Mapping[str, Evidence | None]
 
 
 def expand(metric: str, evidence: Evidence, named: Iterable[str] = ()) -> list[str]:
-    """The metric for every data set that its star stands for; a metric without a star is itself.
+    """Return the metric for every data set that its star stands for; a metric without a star is itself.
 
-    Args:
-        metric: a path.
-        evidence: has the data sets.
-        named: metrics that other checks judge, which a star leaves to them.
+    `named` are metrics that other checks judge, which a star leaves to them.
     """
     root, star, rest = metric.partition(".*")
     if not star:
@@ -59,7 +54,6 @@ def expand(metric: str, evidence: Evidence, named: Iterable[str] = ()) -> list[s
 
 
 def scope(metric: str, primary_set: str) -> str:
-    """What a metric is judged on, in words."""
     root, *rest = metric.split(".")
     if root == "layers":
         return f"layer {rest[0]}"
@@ -75,11 +69,9 @@ def scope(metric: str, primary_set: str) -> str:
 
 
 def measure(metric: str, evidence: Evidence, primary_set: str, rivals: Rivals) -> Measured:
-    """Looks a metric up, or computes it where it compares two numbers.
+    """Look a metric without a star up, or compute it where it compares two numbers.
 
     Args:
-        metric: a path without a star.
-        evidence: of the candidate.
         primary_set: the pair set that `sts.<key>` speaks of.
         rivals: for `*.drop_vs_baseline` and `*.adaptive_gain_vs_fixed_depth`.
     """
@@ -106,7 +98,7 @@ def measure(metric: str, evidence: Evidence, primary_set: str, rivals: Rivals) -
 
 
 def data_behind(metric: str, evidence: Evidence, primary_set: str) -> dict[str, str]:
-    """What a metric was measured on, data by their hashes: two values compare only if this is equal."""
+    """List what a metric was measured on, data by their hashes: two values compare only if this is equal."""
     root, *rest = metric.split(".")
     if root == "latency":
         latency = evidence.latency or {}
@@ -117,7 +109,7 @@ def data_behind(metric: str, evidence: Evidence, primary_set: str) -> dict[str, 
 
 
 def main_figures(evidence: Evidence, settings: Settings, passed: bool) -> dict[str, Any]:
-    """The row of a checkpoint in `dvc metrics show`; a figure that there is not is null."""
+    """Return the row of a checkpoint in `dvc metrics show`; a figure that there is not is null."""
 
     def of(metric: str) -> float | None:
         return measure(metric, evidence, settings.evaluation.primary_set, {}).value
@@ -147,14 +139,14 @@ def main_figures(evidence: Evidence, settings: Settings, passed: bool) -> dict[s
 
 
 def relative_drop(value: float | None, reference: float | None) -> float | None:
-    """1 - value / reference; negative is a gain. Null where a number is missing or the reference not > 0."""
+    """Return 1 - value / reference; negative is a gain. Null where one is missing or the reference not > 0."""
     if value is None or reference is None or not reference > 0:
         return None
     return 1 - value / reference
 
 
 def number(value: Any) -> float | None:
-    """A finite number as float, anything else as null: text, null, NaN, infinity, a list."""
+    """Return a finite number as float, anything else as null: text, null, NaN, infinity, a list."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         return None
     return float(value)

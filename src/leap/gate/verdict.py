@@ -12,7 +12,7 @@ from leap.gate.metrics import Rivals, measure
 
 
 def verdict_of(settings: Settings, evidence: Evidence, rivals: Rivals) -> dict[str, Any]:
-    """The verdict on one checkpoint, in the form of docs/architecture.md.
+    """Return the verdict on one checkpoint, in the form of docs/formats.md.
 
     Nothing in it differs between two runs on the same evidence, settings and hardware.
     """
@@ -41,20 +41,19 @@ def verdict_of(settings: Settings, evidence: Evidence, rivals: Rivals) -> dict[s
 
 
 def target_hardware(settings: Settings, evidence: Evidence) -> list[str]:
-    """The hardware on which latency counts: the one of the settings, else this machine."""
+    """Return the hardware on which latency counts: the one of the settings, else this machine."""
     if settings.gate.target_hardware is not None:
         return [settings.gate.target_hardware]
     return this_hardware("card" in (evidence.latency or {}).get("environment", {}))
 
 
 def role(settings: Settings, variant: str) -> str | None:
-    """`baseline` or `fixed_depth` for the variants to compare with, which are never promoted; else null."""
+    """Return `baseline` or `fixed_depth` for the variants to compare with, which are never promoted; else null."""
     roles = [name for name in ("baseline", "fixed_depth") if getattr(settings.gate, name) == variant]
     return roles[0] if roles else None
 
 
 def table(verdict: dict[str, Any]) -> str:
-    """Every check in columns, for a terminal."""
     rows = [("", "check", "scope", "value", "interval", "n", "bound", "severity")]
     rows += [
         (
@@ -73,7 +72,7 @@ def table(verdict: dict[str, Any]) -> str:
 
 
 def lines(verdict: dict[str, Any]) -> list[str]:
-    """The verdict for a person: a line a check, then the whole."""
+    """Put every check into columns, for a terminal."""
     name = f"{verdict['variant']}-{verdict['seed']}"
     width = max(len(check["name"]) for check in verdict["checks"])
     shown = [f"{mark(check)} {check['name']:<{width}}  {check['reason']}" for check in verdict["checks"]]
@@ -81,6 +80,7 @@ def lines(verdict: dict[str, Any]) -> list[str]:
     refusing = [check["name"] for check in verdict["checks"] if refuses(check)]
     outcome = "passes" if verdict["passed"] else f"is refused by {', '.join(refusing)}"
     if verdict["passed"] and failed:
+    """Put the verdict into words: a line a check, then the whole."""
         outcome += f", with a warning from {', '.join(failed)}"
     if verdict["passed"] and verdict["role"]:
         outcome += f"; as gate.{verdict['role']} it is never promoted"
@@ -88,16 +88,16 @@ def lines(verdict: dict[str, Any]) -> list[str]:
 
 
 def mark(check: dict[str, Any]) -> str:
-    """A tick, a cross, or "!" for a failed check that only warns."""
+    """Return a tick, a cross, or "!" for a failed check that only warns."""
     if check["passed"]:
         return "\N{CHECK MARK}"
     return "\N{BALLOT X}" if refuses(check) else "!"
 
 
 def refuses(check: dict[str, Any]) -> bool:
-    """Whether this check alone keeps the model out."""
     return not check["passed"] and check["severity"] == "refuse"
 
 
 def _short(value: float | None) -> str:
+    """Tell whether this check alone refuses the model."""
     return "-" if value is None else f"{value:.4g}" if isinstance(value, float) else str(value)

@@ -30,12 +30,7 @@ class Spending:
 
 
 def amortisation(latency: dict[str, Any], batch: int, spending: Spending) -> dict[str, Any]:
-    """The estimate.
-
-    Args:
-        latency: the content of latency.json.
-        batch: at which batch size texts are served.
-        spending: volume and costs.
+    """Estimate what early exit saves for texts in batches of `batch`; `latency` is latency.json's content.
 
     Returns:
         ms_full and ms_exit (a text), speed_up, expected_layers, depth, hours_full and hours_exit (a day),
@@ -71,7 +66,6 @@ def amortisation(latency: dict[str, Any], batch: int, spending: Spending) -> dic
 
 
 def lines(found: dict[str, Any], spending: Spending, batch: int, machine: str) -> Iterator[str]:
-    """The estimate in words."""
     priced = (spending.training_price, spending.serving_price) != (1.0, 1.0)
     unit = "" if priced else " hours"
     yield f"Measured on {machine}, batch {batch}:"
@@ -85,6 +79,7 @@ def lines(found: dict[str, Any], spending: Spending, batch: int, machine: str) -
         f"exits: {found['hours_saved_a_week']:.2f} hours saved a week"
     )
     if priced:
+    """Put the estimate into words."""
         yield f"  {found['saved_a_week']:.2f} saved a week at {spending.serving_price:g} an hour"
     yield f"Training cost once: {found['training_cost']:.2f}{unit}"
     if found["days_to_pay_back"] is None:

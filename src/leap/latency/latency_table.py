@@ -9,14 +9,7 @@ COLUMNS = ("path", "batch", "length", "tokens", "mixed", "ms_p50", "ms_p95", "ms
 
 
 def latency_settings(**options: Any) -> LatencySettings:
-    """Check what a command line asks to be timed.
-
-    Args:
-        options: the fields of LatencySettings; a length that is a number may be text.
-
-    Raises:
-        UserError: values are wrong; all of them are named.
-    """
+    """Check what a command line asks to be timed; UserError names all wrong values. A length may be text."""
     from pydantic import ValidationError
 
     lengths = [int(item) if str(item).isdigit() else item for item in options["lengths"]]
@@ -28,10 +21,10 @@ def latency_settings(**options: Any) -> LatencySettings:
 
 
 def table(figures: dict[str, Any]) -> str:
-    """Render the rows as a Markdown table."""
     heads = [*COLUMNS, "speed-up [95 %]", "over", "realised", "monitoring"]
     lines = [f"| {' | '.join(heads)} |", "| --- " * len(heads) + "|"]
     for row in figures["rows"]:
+    """Render the rows as a Markdown table."""
         cells = [f"{row[name]:.3g}" if isinstance(row[name], float) else str(row[name]) for name in COLUMNS]
         low, high = row["speed_up_ci95"]
         overhead = row["monitoring_overhead"]

@@ -35,14 +35,9 @@ class LayerRow:
 def measure_retrofit(
     model: LeapEncoder, before: LeapEncoder, queries: Sequence[str], documents: Sequence[str], batch_size: int = 64
 ) -> list[LayerRow]:
-    """Measure each layer on held-out sentences.
+    """Measure each layer of a retrofitted model on held-out queries and documents (more than ten).
 
-    Args:
-        model: the retrofitted model.
-        before: the model that it was made from.
-        queries: held-out sentences that search,
-        documents: and others that are searched; more than ten.
-        batch_size: rows computed together.
+    `before` is the model that it was made from.
     """
     index, old = (_full(each, documents, "document", batch_size) for each in (model, before))
     layers = torch.empty(model.depth + 1, len(queries), model.width)
@@ -63,7 +58,6 @@ def measure_retrofit(
 
 
 def table(rows: Sequence[LayerRow]) -> str:
-    """The rows for a person."""
     head = (
         "queries leave at | neighbours kept, own index | in the index of the model before | ms a query\n"
         "---------------- | -------------------------- | -------------------------------- | ----------"

@@ -73,12 +73,10 @@ def latency_figures(
     teacher: LeapEncoder | None = None,
     thresholds: Sequence[float] = (),
 ) -> dict[str, Any]:
-    """Measure everything in latency.json below its head (docs/architecture.md).
+    """Measure everything in latency.json below its head (docs/formats.md).
 
     Args:
         model: the encoder; its weights become float16 where the settings say fp16 and the device is CUDA.
-        sentences: what is encoded.
-        rule: the deployable exit rule.
         settings: `iterations` are the timed calls of a path, spread over a fifth as many batches.
         seed: of the choice of sentences, and of the intervals.
         others: further ways to compute the full model, by name: each takes the drawn batches and returns what
@@ -87,7 +85,7 @@ def latency_figures(
         thresholds: theta, each timed with the rule's l_min and k.
 
     Raises:
-        UserError: the path that the model was told to take does not work here.
+        UserError: the chosen path does not work here.
     """
     # Float16 products are emulated on CPUs: nothing is served that way.
     precision = settings.precision if model.device.type == "cuda" else "fp32"
@@ -170,11 +168,7 @@ def own_paths(
 ) -> tuple[dict[str, TimedPath], str]:
     """Return the ways through the encoder, and the name of the path by which it computes such batches.
 
-    Args:
-        model: the encoder.
-        rule: the exit rule.
-        batches: on the model's device.
-        exits: [batches, B] int64, the layers at which their rows leave.
+    `exits` [batches, B] int64 are the layers at which the batches' rows leave.
     """
     encoder, depth = model.encoder, model.depth
     monitor = ExitRule(UNREACHABLE, rule.min_layer, rule.patience)
@@ -208,12 +202,7 @@ def frontier_paths(
 ) -> dict[str, TimedPath]:
     """Return ways to leave by name: `layer_1` to `layer_<L>`, `theta_0.95` and so on, and `teacher`.
 
-    Args:
-        model: the encoder.
-        batches: on the model's device.
-        rule: l_min and k of every theta.
-        thresholds: theta.
-        teacher: its full depth is one way; None if its batches would be others.
+    The teacher's full depth is one way; None if its batches would be others.
     """
     policies: dict[str, ExitPolicy] = {f"{LAYER}{layer}": Fixed(layer) for layer in range(1, model.depth + 1)}
     policies |= {f"{THETA}{theta}": replace(rule, threshold=theta) for theta in thresholds}
@@ -253,12 +242,10 @@ def through_heads(model: LeapEncoder, call: Forward) -> Forward:
 
 
 def is_frontier(row: dict[str, Any]) -> bool:
-    """Say whether a row is of a layer, a threshold or the teacher rather than of a way that is served."""
     return str(row["path"]).startswith((LAYER, THETA, TEACHER))
 
 
 def frontier_row(row: dict[str, Any]) -> dict[str, Any]:
-    """Shorten a row to its number of layers, its time and its speed-up."""
     names = ("batch", "length", "tokens", "ms_p50", "ms_p95", "ms_p99", "speed_up", "speed_up_ci95", "over")
     figures = {name: row[name] for name in names}
     path, layers = str(row["path"]), row["expected_layers"]
@@ -276,7 +263,6 @@ def _rows_of(
     warmup: int,
     seed: int,
 ) -> list[dict[str, Any]]:
-    """Time the rows of one length and batch size."""
     depth = model.depth
     exits = torch.stack([exit_forward(model.encoder, batch, rule)[1] for batch in batches])
     paths, engine = own_paths(model, rule, batches, exits)
@@ -318,16 +304,10 @@ def _rows_of(
 
 
 def speed_up(slow: Times, fast: Times, seed: int) -> tuple[float, list[float]]:
-    """Compare two paths timed in the same rounds: the ratio of their medians and its 95 % interval.
+    """Return the ratio of two paths' medians over the same rounds, [PASSES, batches], and its 95 % interval.
 
-    Args:
-        slow: [PASSES, batches], milliseconds; what the other is measured against.
-        fast: the same rounds.
-        seed: of the resamples. Rounds are drawn with replacement, both sides together, since what happened
-            to the machine in a round happened to both.
-
-    Returns:
-        The ratio of the medians, and [low, high].
+    Rounds are drawn with replacement, both sides together, since what happened to the machine in a round happened
+    to both.
     """
     slow, fast = slow.ravel(), fast.ravel()
     drawn = np.random.default_rng(seed).integers(len(slow), size=(DRAWS, len(slow)))
@@ -338,16 +318,10 @@ def speed_up(slow: Times, fast: Times, seed: int) -> tuple[float, list[float]]:
 def timed(
     paths: dict[str, Forward], batches: Sequence[Batch], warmup: int, timer: Callable[[Forward, Batch], float]
 ) -> dict[str, Times]:
-    """Time every path on every batch, a round after the other.
+    """Time every path on every batch, a round (one batch) after the other, PASSES times.
 
-    Args:
-        paths: name to what is timed.
-        batches: every path gets all of them, PASSES times; a round is one batch.
-        warmup: calls of each path beforehand.
-        timer: runs a path on a batch and returns milliseconds.
-
-    Returns:
-        Per path [PASSES, batches], milliseconds.
+    `timer` runs a path on a batch and returns milliseconds; `warmup` are calls of each path beforehand. Per path
+    [PASSES, batches] milliseconds come back.
     """
     names = list(paths)
     for call in range(warmup):
@@ -364,14 +338,13 @@ def timed(
 
 
 def cpu_timer(path: Forward, batch: Batch) -> float:
-    """Run a path once; return its wall time in milliseconds."""
     start = time.perf_counter()
     path(batch)
     return (time.perf_counter() - start) * 1000
 
 
 def spread(milliseconds: Times) -> dict[str, float]:
-    """Return percentiles, mean and sample standard deviation of all timed calls."""
+    """Run a path once; return its wall time in milliseconds."""
     p50, p95, p99 = (float(value) for value in np.percentile(milliseconds, [50, 95, 99]))
     return {
         "ms_p50": p50,
@@ -383,6 +356,7 @@ def spread(milliseconds: Times) -> dict[str, float]:
 
 
 def event_figures(milliseconds: Times | None) -> dict[str, float]:
+    """Return percentiles, mean and sample standard deviation of all timed calls."""
     """Return percentiles of single calls between CUDA events; nothing where there are none."""
     if milliseconds is None:
         return {}
@@ -391,5 +365,4 @@ def event_figures(milliseconds: Times | None) -> dict[str, float]:
 
 
 def is_mixed(exits: Tensor) -> bool:
-    """Say whether rows of any batch leave at different layers; [batches, B] int64."""
     return bool((exits != exits[:, :1]).any())

@@ -34,7 +34,7 @@ Forward = Callable[[Batch], Any]
 
 
 def fast_path(model: LeapEncoder, batches: Sequence[Batch]) -> FastPath | None:
-    """The path by which the model computes all of these batches; None where that is layer by layer."""
+    """Return the path by which the model computes all of these batches; None where that is layer by layer."""
     taking = (path for path in model.paths.fast if all(path.takes(batch) for batch in batches))
     return next(taking, None)
 
@@ -44,11 +44,7 @@ def placed_calls(
 ) -> dict[str, Forward]:
     """Return a fast path's calls by name, with the batches placed and the path used to such traffic.
 
-    Args:
-        path: takes all batches.
-        batches: on the device.
-        plans: by name.
-        exits: [batches, B] int64, where rows leave by the plan named `exit`; by the others all leave at the stop.
+    `exits` [batches, B] int64 are where rows leave by the plan named `exit`; by the others all leave at the stop.
     """
     return {
         name: placed_call(path, batches, plan, exits if name == "exit" else torch.full_like(exits, plan.stop))
@@ -57,7 +53,6 @@ def placed_calls(
 
 
 def placed_call(path: FastPath, batches: Sequence[Batch], plan: Plan, exits: Tensor) -> Forward:
-    """Return one call of `placed_calls`; exits, [batches, B] int64, are where rows leave by its plan."""
     for row in islice(cycle(exits), TRAFFIC_BATCHES):
         path.learn(plan, row.tolist())
     placed = {id(batch): path.place(batch, plan) for batch in batches}
@@ -65,7 +60,6 @@ def placed_call(path: FastPath, batches: Sequence[Batch], plan: Plan, exits: Ten
 
 
 def own_plans(depth: int, rule: ExitRule, monitor: ExitRule, cut: int) -> dict[str, Plan]:
-    """The ways through a model as plans."""
     plans = {"exit": plan_of(rule, depth), "monitored": plan_of(monitor, depth)}
     return {
         "full": fixed_plan(depth, depth),
@@ -75,7 +69,7 @@ def own_plans(depth: int, rule: ExitRule, monitor: ExitRule, cut: int) -> dict[s
 
 
 def plain_calls(model: LeapEncoder, rule: ExitRule, cut: int, batches: Sequence[Batch]) -> dict[str, Forward]:
-    """The same layers in CUDA graphs, and layer by layer."""
+    """Return calls of the same layers in CUDA graphs, and layer by layer."""
     encoder, depth = model.encoder, model.depth
     return {
         "graph": captured(lambda batch: layer_forward(encoder, batch, depth), batches),
@@ -86,7 +80,7 @@ def plain_calls(model: LeapEncoder, rule: ExitRule, cut: int, batches: Sequence[
 
 
 def captured(forward: Forward, batches: Sequence[Batch]) -> Forward:
-    """A call as one CUDA graph a batch, captured here."""
+    """Capture a call as one CUDA graph a batch."""
     graphs: dict[int, Any] = {}
     pool = torch.cuda.graph_pool_handle()
     side: Any = torch.cuda.Stream()  # type: ignore[no-untyped-call]
@@ -102,7 +96,7 @@ def captured(forward: Forward, batches: Sequence[Batch]) -> Forward:
 
 
 def burst_timer() -> Callable[[Forward, Batch], float]:
-    """A timer of calls back to back, milliseconds a call; it remembers how many are a burst of a path."""
+    """Return a timer of calls back to back, milliseconds a call; it remembers how many are a burst of a path."""
     sizes: dict[int, int] = {}
 
     def timer(path: Forward, batch: Batch) -> float:
@@ -115,12 +109,12 @@ def burst_timer() -> Callable[[Forward, Batch], float]:
 
 
 def single_timer(path: Forward, batch: Batch) -> float:
-    """Milliseconds between two CUDA events round one call."""
+    """Return milliseconds between two CUDA events round one call."""
     return between_events(path, batch, 1)
 
 
 def between_events(path: Forward, batch: Batch, calls: int) -> float:
-    """Milliseconds a call between two CUDA events; one call before them fills the pipeline of a burst."""
+    """Return milliseconds a call between two CUDA events; one call before them fills the pipeline of a burst."""
     start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
     torch.cuda.synchronize()
     if calls > 1:

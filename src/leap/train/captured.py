@@ -19,12 +19,9 @@ class CapturedStep:
     """Runs a step's first calls as they are, captures the next, and replays it from then on."""
 
     def __init__(self, step: Step, stream: torch.cuda.Stream, warm_up: int = WARM_UP) -> None:
-        """Prepares the capture.
+        """Prepare the capture of a step whose inputs always have the same shapes; `warm_up` calls run as they are.
 
-        Args:
-            step: its inputs must have the same shapes in every call.
-            stream: for the first calls and the capture; DistributedDataParallel was made on it.
-            warm_up: how many calls run as they are.
+        The stream is for the first calls and the capture; DistributedDataParallel was made on it.
         """
         self.step = step
         self._calls, self._warm_up = 0, warm_up
@@ -32,7 +29,6 @@ class CapturedStep:
         self._stream = stream
 
     def __call__(self, given: StepInput) -> Tensor:
-        """As `Step.__call__`."""
         if self._calls == 0:
             self._static = given.map(Tensor.clone)
         for ours, theirs in zip(self._static.tensors(), given.tensors(), strict=True):

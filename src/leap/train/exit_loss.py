@@ -84,7 +84,7 @@ class ExitLoss(nn.Module):
         self.late_from, self.redundancy_clip = late_from, redundancy_clip
 
     def forward(self, sentence_features: Iterable[dict[str, Tensor]], labels: Tensor) -> Tensor:
-        """The wrapped loss and the exit terms of all texts that it encoded."""
+        """Compute the wrapped loss and the exit terms of all texts that it encoded."""
         model = unwrapped(self.model)
         with all_layers(model) as captured:
             total: Tensor = self.loss(sentence_features, labels)
@@ -94,11 +94,7 @@ class ExitLoss(nn.Module):
         return total
 
     def exit_terms(self, pooled: Tensor) -> dict[str, Tensor]:
-        """The terms that have a weight, each before it.
-
-        Args:
-            pooled: [L, B, D], the pooled layers from 1 to L.
-        """
+        """Compute the terms that have a weight, each before it, from the pooled layers 1 to L, [L, B, D]."""
         pooled = pooled.float()
         early, final = pooled[:-1], pooled[-1].detach()
         wanted = {name for name, weight in self.weights.items() if weight > 0}
@@ -121,7 +117,7 @@ class ExitLoss(nn.Module):
         return found
 
     def get_config_dict(self) -> dict[str, Any]:
-        """What a tracker and the model card say of the loss."""
+        """Describe the loss for a tracker and the model card."""
         return {
             "loss": type(self.loss).__name__,
             **self.weights,
@@ -134,7 +130,7 @@ class ExitLoss(nn.Module):
 
 
 def unwrapped(model: Any) -> Any:
-    """The SentenceTransformer within DistributedDataParallel and torch.compile.
+    """Return the SentenceTransformer within DistributedDataParallel and torch.compile.
 
     Raises:
         TypeError: there is none, or its first module is not a transformer with layers.
@@ -165,7 +161,7 @@ def all_layers(model: Any) -> Iterator[list[dict[str, Any]]]:
 
 
 def pooled_layers(model: Any, features: dict[str, Any]) -> Tensor:
-    """The sentence vectors of every layer, [L, B, D], by the modules after the transformer.
+    """Return the sentence vectors of every layer, [L, B, D], by the modules after the transformer.
 
     The last one is what the wrapped loss saw, since `all_layer_embeddings` may leave out a final norm.
     """

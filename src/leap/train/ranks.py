@@ -29,24 +29,23 @@ class Ranks:
 
     @property
     def first(self) -> bool:
-        """Whether this process logs, saves and shows progress."""
         return self.rank == 0
 
     def device(self, device: torch.device) -> torch.device:
-        """This process's own device: on a machine with several GPUs one each."""
+        """Return this process's own device: on a machine with several GPUs one each."""
         if self.world > 1 and device == torch.device("cuda"):
             return torch.device("cuda", int(os.environ["LOCAL_RANK"]))
         return device
 
     def gather(self, vectors: Tensor) -> Tensor:
-        """All processes' vectors, [B / world, D] to [B, D], differentiable; in the order of the ranks."""
+        """Return all processes' vectors, [B / world, D] to [B, D], differentiable; in the order of the ranks."""
         if self.world == 1:
             return vectors
         gathered: Tensor = _gathered(vectors)
         return gathered
 
     def mean(self, values: Tensor) -> Tensor:
-        """The mean over the processes; on the CPU."""
+        """Return the mean over the processes, on the CPU."""
         if self.world == 1:
             return values
         total = values.double()
@@ -54,7 +53,7 @@ class Ranks:
         return total / self.world
 
     def any(self, here: bool) -> bool:
-        """Whether it is so in any process; all get the same answer, so that they stop at the same step."""
+        """Tell whether it is so in any process; all get the same answer, so that they stop at the same step."""
         if self.world == 1:
             return here
         said = torch.tensor(int(here))
@@ -86,13 +85,9 @@ def start_processes(processes: int) -> None:
 
 @contextmanager
 def joined(device: torch.device) -> Iterator[Ranks]:
-    """The processes that torchrun started, or this one alone.
+    """Join the processes that torchrun started, or yield this one alone.
 
-    Args:
-        device: what the training runs on; CUDA talks by NCCL, a CPU by gloo.
-
-    Raises:
-        UserError: there are more processes than GPUs on this machine.
+    CUDA talks by NCCL, a CPU by gloo. Raises UserError where there are more processes than GPUs.
     """
     world = int(os.environ.get("WORLD_SIZE", "1"))
     if world == 1:

@@ -51,7 +51,6 @@ LOSS: dict[str, Any] = {
 
 
 def sha256_of_text(text: str) -> str:
-    """The sha256 of a text."""
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
@@ -66,7 +65,7 @@ class Training:
 
     @classmethod
     def of(cls, device: str) -> "Training":
-        """What suits a device: on a CPU one pass in small batches, on a GPU ten in large ones."""
+        """Choose by device: on a CPU one pass in small batches, on a GPU ten in large ones."""
         if resolve_device(device).type == "cpu":
             return cls(epochs=1, batch_size=64, learning_rate=1e-3, max_length=128)
         return cls(epochs=10, batch_size=1024, learning_rate=2e-3, max_length=256)
@@ -74,23 +73,20 @@ class Training:
 
 @dataclass(frozen=True)
 class Workplace:
-    """Where the unfinished training lies; `leap.train.train_student.Place`."""
+    """Where the unfinished training lies; a `leap.train.train_student.Place`."""
 
     root: Path
 
     @property
     def student(self) -> Path:
-        """The trained folder, before it gets its exit rules."""
         return self.root / "student"
 
     @property
     def training(self) -> Path:
-        """history.jsonl and training.json."""
         return self.root / "training"
 
     @property
     def unfinished(self) -> Path:
-        """The states of the training."""
         return self.root / "states"
 
 
@@ -130,10 +126,7 @@ def retrofit(
         model: a folder that `find_model` has checked: of the BERT family, with mean pooling.
         sentences: the training text, like what the model will encode.
         output: the new folder; must not exist.
-        training: epochs, batch size, learning rate and longest input of the training.
         query_layer: from 1 to L; half the depth if None.
-        device: cpu, cuda, cuda:N or auto.
-        seed: of the order of the batches.
 
     Returns:
         What training.json says.

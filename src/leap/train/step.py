@@ -30,13 +30,11 @@ class StepInput:
     rate: Tensor
 
     def tensors(self) -> list[Tensor]:
-        """All tensors, in a fixed order."""
         teacher = self.teacher
         parts = [teacher] if isinstance(teacher, Tensor) else [*_of(teacher.batch), teacher.places]
         return [self.progress, self.rate, *_of(self.batch), *parts]
 
     def map(self, change: Callable[[Tensor], Tensor]) -> "StepInput":
-        """The same input with every tensor changed."""
         teacher = change(self.teacher) if isinstance(self.teacher, Tensor) else self.teacher.map(change)
         return StepInput(self.batch.map(change), teacher, change(self.progress), change(self.rate))
 
@@ -55,7 +53,6 @@ class Distillation(nn.Module):
     def forward(
         self, batch: Batch, teacher: Tensor, progress: Tensor, precision: str
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """The loss of a batch and its terms; arguments as of `LeapLoss.forward`."""
         device = batch.ids.device.type
         narrow = precision == "bf16"
         with torch.autocast(device, torch.bfloat16, enabled=narrow, cache_enabled=False):
@@ -70,20 +67,12 @@ class Step:
     def __init__(
         self, module: nn.Module, optimizer: torch.optim.Optimizer, teacher: Teacher, settings: TrainSettings
     ) -> None:
-        """Prepares the step.
-
-        Args:
-            module: a `Distillation`, or one wrapped in DistributedDataParallel.
-            optimizer: of its parameters.
-            teacher: gives the targets.
-            settings: precision and the gradient's largest norm.
-        """
         self.module, self.optimizer, self.teacher, self.settings = module, optimizer, teacher, settings
         self.parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
         self.terms: list[str] = []
 
     def __call__(self, given: StepInput) -> Tensor:
-        """Changes the weights.
+        """Change the weights.
 
         Returns:
             [2 + terms] float32: the loss, the gradient's norm, then the terms in the order of `terms`.
@@ -101,7 +90,7 @@ class Step:
 
 
 def adamw(module: nn.Module, settings: TrainSettings, device: torch.device) -> torch.optim.AdamW:
-    """AdamW over a module's parameters; biases and norms are not decayed, as is usual for BERT."""
+    """Return AdamW over a module's parameters; biases and norms are not decayed, as is usual for BERT."""
     decayed = [p for p in module.parameters() if p.ndim >= 2]
     plain = [p for p in module.parameters() if p.ndim < 2]
     groups: list[dict[str, Any]] = [

@@ -27,7 +27,7 @@ BERT_POSITIONS = 512
 def start_student(
     settings: StudentSettings, teacher_folder: Path, token_counts: Tensor, seed: int
 ) -> tuple[Encoder | ReferenceEncoder, Tensor | None]:
-    """The untrained student.
+    """Make the untrained student.
 
     Args:
         settings: its shape and start.
@@ -61,7 +61,7 @@ def start_student(
 
 
 def student_tokenizer_folder(settings: StudentSettings, teacher_folder: Path) -> Path:
-    """The folder whose tokenizer the student uses: the checkpoint's it starts from, else the teacher's."""
+    """Return the folder whose tokenizer the student uses: the checkpoint's it starts from, else the teacher's."""
     start = settings.start
     return teacher_folder if isinstance(start, ColdStart | GrownStart | TeacherStart) else locate(start).folder
 
@@ -72,12 +72,7 @@ def save_student(
     """Write the student as a sentence-transformers folder with its start's prompts.
 
     A packed student's vectors are of length 1; one of another architecture keeps all modules of its teacher.
-
-    Args:
-        encoder: the student.
-        folder: an empty folder.
-        tokenizer_folder: the model that its tokenizer and its prompts come from.
-        max_length: longest input in tokens.
+    `tokenizer_folder` is the model that its tokenizer and its prompts come from.
     """
     if not isinstance(encoder, Encoder):
         encoder.save(folder, max_length)
@@ -210,7 +205,6 @@ def _grown(settings: StudentSettings, start: GrownStart, teacher_folder: Path) -
 
 
 def _taught(settings: StudentSettings, teacher_folder: Path) -> Encoder | ReferenceEncoder:
-    """The teacher itself, of whatever architecture, to be trained on."""
     teacher = open_model(teacher_folder).encoder
     if isinstance(teacher, Encoder):
         return _fitting(teacher, settings, teacher_folder)

@@ -30,14 +30,12 @@ class TokenizedText:
     """All sentences' token ids in one array, so that millions of them fit."""
 
     def __init__(self, ids: Ids, lengths: Rows) -> None:
-        """Takes the tokens of all sentences, one after the other, and how many each has."""
         self.lengths = lengths
         self._ids = ids
         self._starts = np.concatenate([[0], np.cumsum(lengths)])
 
     @classmethod
     def of(cls, sentences: Sequence[str], tokenizer: SentenceTokenizer | LibraryTokenizer) -> "TokenizedText":
-        """Tokenizes the sentences."""
         parts, lengths = [], []
         for start in range(0, len(sentences), TOKENIZED_TOGETHER):
             rows = tokenizer(sentences[start : start + TOKENIZED_TOGETHER])
@@ -72,19 +70,19 @@ class TokenizedText:
         return len(self.lengths)
 
     def counts(self, vocabulary: int) -> Tensor:
-        """How often each token occurs, [vocabulary] int64."""
+        """Count how often each token occurs, [vocabulary] int64."""
         found = np.zeros(vocabulary, dtype=np.int64)
         for start in range(0, len(self._ids), COUNTED_TOGETHER):  # bincount makes an int64 copy
             found += np.bincount(self._ids[start : start + COUNTED_TOGETHER], minlength=vocabulary)
         return torch.from_numpy(found)
 
     def batch(self, rows: Rows) -> Batch:
-        """The sentences of `rows`, which are in ascending length."""
+        """Return the sentences of `rows`, which are in ascending length."""
         ids, positions = self._flat(rows)
         return Batch(ids, positions, grouped(self.lengths[rows].tolist()))
 
     def packed(self, rows: Rows, tokens: int, longest: int) -> Batch:
-        """The sentences of `rows` in a batch of fixed size, for a GPU; tokens after the last row are idle.
+        """Return the sentences of `rows` in a batch of fixed size, for a GPU; tokens after the last row are idle.
 
         Args:
             rows: in any order.
@@ -97,7 +95,7 @@ class TokenizedText:
         return Batch(ids, positions, (), offsets, longest)
 
     def largest(self, batches: Iterable[Rows]) -> int:
-        """The most tokens that any of the batches has, in whole 128s: the size for `packed`."""
+        """Return the most tokens that any of the batches has, in whole 128s: the size for `packed`."""
         return -(-max(int(self.lengths[rows].sum()) for rows in batches) // 128) * 128
 
     def _flat(self, rows: Rows) -> tuple[Tensor, Tensor]:
@@ -109,16 +107,13 @@ class TokenizedText:
 
 
 def epoch_batches(lengths: Rows, batch_size: int, seed: int, epoch: int, mixed: bool = False) -> list[Rows]:
-    """The rows of every batch of an epoch, each batch in ascending length.
+    """Return the rows of every batch of an epoch, each batch in ascending length.
 
     The order depends on nothing but the arguments, so a resumed run continues the same one. Rows that do not
     fill a last batch sit the epoch out; a text smaller than one batch is one batch.
 
     Args:
         lengths: of the sentences, in tokens.
-        batch_size: rows a batch.
-        seed: of the order.
-        epoch: likewise, so that every epoch has its own.
         mixed: every batch has sentences of all lengths, one from each of `batch_size` strata, and so nearly
             the same number of tokens, as packed rows on a GPU want it. Else lengths within a batch are
             alike, which saves a CPU's launches.

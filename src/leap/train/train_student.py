@@ -40,16 +40,13 @@ class Place(Protocol):
     """Where a training writes; `leap.core.project.Checkpoint` is one."""
 
     @property
-    def student(self) -> Path:
-        """The student's folder."""
+    def student(self) -> Path: ...
 
     @property
-    def training(self) -> Path:
-        """The folder of history.jsonl and training.json."""
+    def training(self) -> Path: ...
 
     @property
-    def unfinished(self) -> Path:
-        """The folder of the states, which exists only while the training is unfinished."""
+    def unfinished(self) -> Path: ...
 
 
 def train_student(
@@ -65,11 +62,7 @@ def train_student(
     """Train a variant and write its two folders, each whole or not at all.
 
     Args:
-        variant: its settings.
-        teacher_source: where the teacher lies.
-        seed: of the student's start and the order of the batches.
-        sentences: the training text.
-        cache_folder: the teacher's cache of it.
+        cache_folder: the teacher's cache of the sentences.
         place: where the student, its record and the states of the unfinished training go.
         on_line: called with every logged step, for a live tracker.
         ranks: the processes of this training; the first one writes.
@@ -128,11 +121,7 @@ def training_seconds(history: Sequence[Line], batch_size: int) -> float:
 
 
 def copy_checkpoint(variant: VariantSettings, place: Place) -> dict[str, Any]:
-    """Copy a variant's ready checkpoint to where a trained student would lie.
-
-    Raises:
-        UserError: the checkpoint cannot be had.
-    """
+    """Copy a variant's ready checkpoint to where a trained student would lie."""
     assert variant.checkpoint is not None
     located = locate(variant.checkpoint)
     with whole_folder(place.student) as temporary:
@@ -146,7 +135,7 @@ def copy_checkpoint(variant: VariantSettings, place: Place) -> dict[str, Any]:
 
 
 def training_identity(variant: VariantSettings, seed: int, cache_folder: Path) -> dict[str, Any]:
-    """What the weights are made from: they are the same wherever this is the same, on one machine."""
+    """Return what the weights are made from: they are the same wherever this is the same, on one machine."""
     cache = read_json(cache_folder / "manifest.json", "dvc repro cache_teacher")
     package = Path(__file__).parents[1]
     files = sorted(path for name in CODE for path in [package / name, *(package / name).rglob("*.py")])
@@ -161,7 +150,7 @@ def training_identity(variant: VariantSettings, seed: int, cache_folder: Path) -
 
 
 def is_trained(place: Place, identity: dict[str, Any]) -> bool:
-    """Whether a student lies there that was made from the same settings, data and code."""
+    """Tell whether a student lies there that was made from the same settings, data and code."""
     record = place.training / "training.json"
     if not record.is_file():
         return False

@@ -51,7 +51,7 @@ class Trainer:
         device: torch.device,
         ranks: Ranks = ALONE,
     ) -> None:
-        """Prepares the training.
+        """Prepare the training.
 
         Args:
             encoder: the started student, trained in place.
@@ -61,8 +61,6 @@ class Trainer:
             sentences: the same sentences, to name them in an error.
             teacher: their vectors.
             seed: of the order of the batches.
-            device: where this process computes.
-            ranks: the processes of this training.
 
         Raises:
             UserError: the processes cannot share a batch evenly.
@@ -85,7 +83,7 @@ class Trainer:
         self._noted: list[tuple[int, Rows, Tensor]] = []
 
     def train(self, state: TrainingState, on_line: Callable[[int, Line], None]) -> list[dict[str, Any]]:
-        """Runs to the end, from the saved state if there is one.
+        """Run to the end, from the saved state if there is one.
 
         Args:
             state: where to save and what to go on from.
@@ -128,7 +126,7 @@ class Trainer:
         return history
 
     def batches(self, done: int = 0) -> Iterator[tuple[int, Rows]]:
-        """The remaining batches with their step, counted from 1, and this process's rows of them."""
+        """Yield the remaining batches with their step, counted from 1, and this process's rows of them."""
         step, world = 0, self.ranks.world
         for epoch in range(self.settings.epochs):
             for rows in epoch_batches(self.text.lengths, self._rows, self.seed, epoch, self.mixed):
@@ -142,7 +140,7 @@ class Trainer:
         self.teacher.reserve(batches)
 
     def inputs(self, step: int, rows: Rows) -> StepInput:
-        """What the update needs of a batch, on the device or on its way there."""
+        """Return what the update needs of a batch, on the device or on its way there."""
         batch = self.text.packed(rows, self._tokens, self._longest) if self.packed else self.text.batch(rows)
         given = StepInput(
             batch,
@@ -155,7 +153,7 @@ class Trainer:
         return given.map(lambda part: part.pin_memory().to(self.device, non_blocking=True))
 
     def prepare(self, log_start: bool = False) -> tuple[Update, list[str]]:
-        """The update as this device runs it best, and the terms' names, which its first call fills in."""
+        """Return the update as this device runs it best, and the terms' names, which its first call fills in."""
         if self.fixed:
             self._reserve()
         if log_start:
@@ -216,7 +214,7 @@ class Trainer:
 
     @torch.no_grad()
     def _log_start(self) -> None:
-        """How far each layer is from the last before training, and how many the margin cannot reach."""
+        """Log how far each layer is from the last before training, and how many the margin cannot reach."""
         _, rows = next(self.batches())
         batch = self.inputs(1, rows).batch
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.settings.precision == "bf16"):
@@ -243,7 +241,7 @@ class _Clock:
 
 
 def learning_rate_at(step: int, steps: int, settings: TrainSettings) -> float:
-    """Linear warm-up, then a cosine to zero (paper, Table of hyperparameters); steps counted from 1."""
+    """Return linear warm-up, then a cosine to zero (paper, Table of hyperparameters); steps counted from 1."""
     warm = settings.warmup * steps
     if step <= warm:
         return settings.learning_rate * step / warm
@@ -253,7 +251,7 @@ def learning_rate_at(step: int, steps: int, settings: TrainSettings) -> float:
 
 @contextmanager
 def _denormals_flushed() -> Iterator[None]:
-    """Numbers near the smallest become 0: a CPU takes a hundred times as long for them."""
+    """Round numbers near the smallest to 0: a CPU takes a hundred times as long for them."""
     torch.set_flush_denormal(True)
     try:
         yield
@@ -263,7 +261,7 @@ def _denormals_flushed() -> Iterator[None]:
 
 @contextmanager
 def _signals_noted() -> Iterator[list[int]]:
-    """Notes SIGINT and SIGTERM instead of dying in the middle of a step; a second one ends at once."""
+    """Note SIGINT and SIGTERM instead of dying in the middle of a step; a second one ends at once."""
     noted: list[int] = []
 
     def note(number: int, _: Any) -> None:

@@ -35,8 +35,6 @@ from leap.validate.expectations import (
 
 @dataclass(frozen=True)
 class Results:
-    """How many rows were looked at, and what each expectation found."""
-
     rows: int
     expectations: list[dict[str, Any]]
 

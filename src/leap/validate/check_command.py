@@ -14,11 +14,7 @@ from leap.validate.inputs import ask_for_inputs, check_inputs
 
 
 def check_settings(settings: Settings, ask: bool = False) -> Iterator[str]:
-    """Check what the settings name, and yield what is to be said of it, a line at a time.
-
-    Args:
-        settings: valid ones.
-        ask: ask the hub too.
+    """Check what valid settings name, and yield what is to be said of it, line by line; `ask` asks the hub too.
 
     Raises:
         UserError: something is missing, here or on the hub; everything is listed.

@@ -22,12 +22,12 @@ class Shape(NamedTuple):
 
     @property
     def matrices(self) -> int:
-        """Parameters that every token is multiplied with."""
+        """Count the parameters that every token is multiplied with."""
         return self.layers * (4 * self.width**2 + 2 * self.width * self.intermediate)
 
     @property
     def parameters(self) -> int:
-        """All parameters, the table of embeddings included."""
+        """Count all parameters, the table of embeddings included."""
         return self.matrices + self.vocabulary * self.width
 
 
@@ -50,11 +50,7 @@ def estimate(settings: Settings, teacher: Shape, downloads: int = 0) -> Estimate
     """Estimate time, memory and disk of `dvc repro` on an L4; null where the settings do not say how much text.
 
     A student's step is three times its forward pass, a teacher's one, 2 operations a parameter and token.
-
-    Args:
-        settings: variants, seeds, data, training.
-        teacher: its shape.
-        downloads: bytes that the hub has for the settings.
+    `downloads` are the bytes that the hub has for the settings.
     """
     sentences = settings.data.max_sentences
     trained = [v for v in map(settings.variant, settings.variants) if v.checkpoint is None]

@@ -35,21 +35,11 @@ Batch = dict[str, list[Any]]
 def write_table(
     sentences: Path, target: Path, evaluation: EvaluationTexts, tokenizer: Tokenizer, max_length: int
 ) -> int:
-    """Write the table of the sentences, and the derived columns that expectations are about.
+    """Write the table of the sentences, and the derived columns that expectations are about; return its rows.
 
     `letters`: the share of ASCII letters among a sentence's characters without spaces; `leaked`: 1 for an
     evaluation text; `truncated`: 1 for more than `max_length` tokens, special ones included. They are left
     out where the file has no column `sentence` of text.
-
-    Args:
-        sentences: data/sentences.parquet.
-        target: the SQLite file.
-        evaluation: the evaluation texts.
-        tokenizer: the teacher's.
-        max_length: tokens, train.max_length.
-
-    Returns:
-        The rows.
 
     Raises:
         UserError: the file is missing or damaged.
@@ -140,7 +130,6 @@ def sentence_rules(
     """Return what is demanded of the training sentences.
 
     Args:
-        min_rows: the least rows.
         characters: the shortest and the longest sentence, in characters.
         min_english: share of rows of which at least 60 % of the characters are ASCII letters.
         max_truncated: share of rows that may be longer than the training's maximum.
@@ -194,7 +183,6 @@ JUDGEMENT = ("query_id", "query", "document_id", "document", "grade")
 
 
 def add_table(file: Path, name: str, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
-    """Add a table to the SQLite file."""
     with closing(sqlite3.connect(file)) as database:
         database.execute(f"create table {_quoted(name)} ({', '.join(map(_quoted, columns))})")
         places = ", ".join("?" * len(columns))
@@ -319,7 +307,7 @@ def _entry(item: Any) -> dict[str, Any]:
 
 
 def _raised(information: dict[str, Any]) -> str:
-    """The message of the error that kept an expectation from being judged, for example a missing column."""
+    """The message of the error that prevented a judgement, for example a missing column."""
     if "exception_message" in information:
         return str(information["exception_message"])
     return "; ".join(str(entry["exception_message"]) for entry in information.values())

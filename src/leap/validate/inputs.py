@@ -41,8 +41,6 @@ TOKENIZERS = (
 
 
 class Asked(NamedTuple):
-    """The hub's answer for one block of the settings."""
-
     key: str
     repo: str
     files: int
@@ -136,7 +134,6 @@ def _on_the_hub(settings: Settings) -> Iterator[tuple[str, HubFiles | HubCollect
 
 
 def _models(settings: Settings) -> Iterator[tuple[str, ModelSource]]:
-    """Every model that the settings name, each once."""
     seen: list[Any] = []
 
     def unseen(key: str, model: Any) -> Iterator[tuple[str, ModelSource]]:
@@ -157,7 +154,6 @@ def _models(settings: Settings) -> Iterator[tuple[str, ModelSource]]:
 
 
 def _wanted(source: HubFiles | HubCollection | HubModel, there: list[str]) -> set[str]:
-    """The files of a repository that a run would fetch."""
     from fnmatch import fnmatch
 
     if isinstance(source, HubFiles):

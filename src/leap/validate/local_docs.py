@@ -26,11 +26,9 @@ td, th { border-bottom: 1px solid #8886; padding: 0.3rem 0.6rem; text-align: lef
 
 
 def make_local(docs: Path, entries: Sequence[dict[str, Any]]) -> None:
-    """Take everything foreign out of the pages, and write an index that needs no script.
+    """Take everything foreign out of Great Expectations' pages, and write an index that needs no script.
 
-    Args:
-        docs: the folder that Great Expectations wrote.
-        entries: its results, as `leap.validate.expectations.validate` returns them.
+    `entries` are its results, as `leap.validate.expectations.validate` returns them.
     """
     for page in docs.rglob("*.html"):
         text = _FOREIGN.sub("", page.read_text(encoding="utf-8"))

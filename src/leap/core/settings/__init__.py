@@ -44,7 +44,7 @@ class VariantSettings(Block):
     exit: ExitSettings
 
     def training(self) -> dict[str, Any]:
-        """What the weights are made by, as JSON: all but the exit settings and the words."""
+        """Return what the weights are made by, as JSON: all but the exit settings and the words."""
         return self.model_dump(mode="json", exclude={"name", "description", "exit"})
 
 
@@ -129,7 +129,7 @@ def _laid_over(blocks: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any
 
 
 def merge(base: Any, patch: Any) -> Any:
-    """`patch` laid over `base`: mappings merge, null removes a key, all else replaces (RFC 7386).
+    """Lay `patch` over `base`: mappings merge, null removes a key, all else replaces (RFC 7386).
 
     A mapping whose `kind` changes is replaced whole: the old kind's keys mean nothing to the new one.
     """
@@ -147,11 +147,7 @@ def merge(base: Any, patch: Any) -> Any:
 
 
 def read_settings(path: Path) -> Settings:
-    """Reads and validates the settings file.
-
-    Raises:
-        UserError: the file is missing, is not YAML, or has mistakes; all of them are listed.
-    """
+    """Read and validate the settings file; UserError if it is missing or not YAML, or lists all its mistakes."""
     try:
         with path.open(encoding="utf-8") as file:
             # The same call as DVC's (dvc/utils/serialize/_yaml.py), so 5e-5 is a number for both.
@@ -164,11 +160,7 @@ def read_settings(path: Path) -> Settings:
 
 
 def parse_settings(content: Any, origin: str) -> Settings:
-    """Validates settings that were read from `origin`, variants included, all mistakes at once.
-
-    Raises:
-        UserError: lists every mistake with its key.
-    """
+    """Validate settings that were read from `origin`, variants too; UserError lists every mistake by its key."""
     mistakes: list[str] = []
     settings = None
     try:

@@ -1,4 +1,4 @@
-"""What does not fit together between blocks, read from the content itself: a mistake elsewhere hides none.
+"""Contradictions between blocks, read from the content itself: a mistake elsewhere hides none.
 
 Every function takes plain content and passes over what is missing or of another type: that is reported as a
 mistake of its own.
@@ -15,7 +15,7 @@ Content = dict[str, Any]
 
 
 def contradictions(content: Content) -> list[str]:
-    """What does not fit together in params.yaml, variants and their blocks aside, each with its key."""
+    """Yield what does not fit together in params.yaml, variants and their blocks aside, each with its key."""
     return [
         *_named_sets(content),
         *_named_variants(content),
@@ -27,11 +27,9 @@ def contradictions(content: Content) -> list[str]:
 
 
 def variant_contradictions(blocks: Content, ready: bool) -> list[str]:
-    """What does not fit together in the blocks of one variant, each with its key.
+    """List what does not fit together in the blocks of one variant, each with its key.
 
-    Args:
-        blocks: student, loss, train and exit, the variant's changes applied.
-        ready: the variant is a ready checkpoint, whose depth is known, and compared, only when it loads.
+    `ready` is for a ready checkpoint, whose depth is known, and compared, only when it loads.
     """
     found = []
     longest, trained = number(blocks, "student.max_length"), number(blocks, "train.max_length")
@@ -61,20 +59,20 @@ def variant_contradictions(blocks: Content, ready: bool) -> list[str]:
 
 
 def number(content: Any, key: str) -> int | None:
-    """The whole number at a dotted key, None where there is none."""
+    """Return the whole number at a dotted key, None where there is none."""
     value = at(content, key)
     return value if type(value) is int else None
 
 
 def at(content: Any, key: str) -> Any:
-    """The value at a dotted key, None where there is none."""
+    """Return the value at a dotted key, None where there is none."""
     for part in key.split("."):
         content = content.get(part) if isinstance(content, dict) else None
     return content
 
 
 def block(content: Any, key: str) -> Content:
-    """The mapping at a dotted key, empty where there is none."""
+    """Return the mapping at a dotted key, empty where there is none."""
     value = at(content, key)
     return value if isinstance(value, dict) else {}
 

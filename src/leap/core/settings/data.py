@@ -48,7 +48,7 @@ class DataSettings(Block):
 
     @property
     def longest_text(self) -> int:
-        """The most characters that a row of the training text can have."""
+        """Return the most characters that a row of the training text can have."""
         joined = self.passages.sentences[1] if self.passages else 1
         # A passage has a space, and perhaps a full stop of its own, after each sentence.
         return joined * (self.max_characters + 2) if joined > 1 else self.max_characters
@@ -62,7 +62,6 @@ class Expectation(BaseModel):
     type: Annotated[str, Field(pattern=r"^expect_[a-z_]+$")]
 
     def arguments(self) -> dict[str, Any]:
-        """Return what the expectation is made with."""
         return self.model_dump(exclude={"type"})
 
 

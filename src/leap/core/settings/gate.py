@@ -35,7 +35,7 @@ class Check(Block):
         return at_most
 
     def data_set(self) -> tuple[str, str] | None:
-        """The block of the settings and the set in it that the metric names; null where it names none."""
+        """Return the block of the settings and the set in it that the metric names; null where it names none."""
         root, *rest = self.metric.split(".")
         blocks = {"sts": "similarity", "retrieval": "retrieval"}
         return (blocks[root], rest[0]) if root in blocks and len(rest) > 1 and rest[0] != "*" else None

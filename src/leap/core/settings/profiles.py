@@ -18,7 +18,7 @@ BASE = "embedded"
 
 
 def compose(name: str, folder: Path = Path("profiles"), changes: Sequence[str] = ()) -> str:
-    """The YAML text of a profile: embedded.yaml, the profile's own file merged over it, then the changes.
+    """Return the YAML of a profile: embedded.yaml, the profile's own file merged over it, then the changes.
 
     Files merge after RFC 7386: mappings merge, null removes a key, all else replaces; a mapping whose `kind`
     changes is replaced whole. Comments of embedded.yaml stay where their keys do.
@@ -56,17 +56,9 @@ def switch(
     target: Path = Path("params.yaml"),
     force: bool = False,
 ) -> None:
-    """Write the settings of a profile to params.yaml, whole or not at all.
+    """Write the settings of a profile to params.yaml, whole or not at all; arguments and errors as of `compose`.
 
-    Args:
-        name: as in `compose`, and so are folder and changes.
-        folder: that.
-        changes: those.
-        target: the file to write.
-        force: replace a file that was edited, too.
-
-    Raises:
-        UserError: as `compose`, or the file holds what no profile has; params.yaml is then as it was.
+    `force` replaces a file that holds what no profile has, too; else that is refused.
     """
     _replace(target, compose(name, folder, changes), folder, force)
 
@@ -74,17 +66,9 @@ def switch(
 def start_from(
     patch: Mapping[str, Any], origin: str, target: Path, folder: Path = Path("profiles"), force: bool = False
 ) -> None:
-    """Write the embedded profile with changes, its comments kept, to params.yaml.
+    """Write the embedded profile with changes, its comments kept, to params.yaml; errors as of `switch`.
 
-    Args:
-        patch: the changes, laid over it as a profile's file is.
-        origin: what they come from, for errors.
-        target: the file to write.
-        folder: where the profiles lie.
-        force: replace a file that was edited, too.
-
-    Raises:
-        UserError: as `switch`.
+    `patch` is laid over it as a profile's file is; `origin` is what it comes from, for errors.
     """
     settings, plain = _read(folder / f"{BASE}.yaml", folder), StringIO()
     YAML(typ="safe").dump(dict(patch), plain)

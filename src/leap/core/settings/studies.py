@@ -1,4 +1,4 @@
-"""Studies: variants beside the main ones, trained at a size of their own, for one table of the paper each."""
+"""Studies: further variants, trained at a size of their own, for one table of the paper each."""
 
 from typing import Annotated, Any
 
@@ -16,7 +16,7 @@ class StudyVariant(Variant):
 
 
 class Study(Block):
-    """One block of `studies`: what is trained or taken, and what is measured beside the usual figures.
+    """One block of `studies`: what is trained or taken, and what is measured in addition to the usual figures.
 
     `student`, `loss`, `train` and `exit` are laid over the shared blocks, each variant's over those.
     """

@@ -173,7 +173,7 @@ class CalibrationSettings(Block):
 
 
 class ExitSettings(Block):
-    """The deployable exit rule (Algorithm 1): theta, l_min and k; and the calibrated thresholds beside it."""
+    """The deployable exit rule (Algorithm 1): theta, l_min and k; and the settings of what is fitted for exits."""
 
     # Above 1 would never exit by rounding luck alone; full depth has its own strategy.
     threshold: Annotated[float, Field(ge=-1.0, le=1.0)]
@@ -187,5 +187,5 @@ class ExitSettings(Block):
     calibration: CalibrationSettings | None = None
 
     def rule(self) -> dict[str, Any]:
-        """The arguments of `leap.exits.rules.ExitRule`."""
+        """Return the arguments of `leap.exits.rules.ExitRule`."""
         return self.model_dump(include={"threshold", "min_layer", "patience"})

@@ -59,11 +59,9 @@ def calibrate(
     candidates, a third tests them.
 
     Args:
-        model: any LeapEncoder; k is its own rule's.
+        model: k is its own rule's.
         sentences: a sample of what the model is used on, not seen in its training.
-        demand: floor, risk, keep and confidence.
         with_heads: fit exit heads too, for a model without; the vectors that leave through heads are calibrated.
-        batch_size: rows computed together.
         seed: of the three parts.
 
     Raises:
@@ -99,11 +97,6 @@ def calibrate(
 
 
 def check_without_heads(model: LeapEncoder) -> None:
-    """Refuse to fit exit heads for a model that has some.
-
-    Raises:
-        UserError: it has.
-    """
     if model.heads is not None:
         raise UserError(
             f"{model.folder} has exit heads already, and its exits go through them: calibrate without --heads; to "
@@ -123,11 +116,7 @@ def calibrate_folder(
     device: str,
     seed: int,
 ) -> Calibrated:
-    """Read the sentences, calibrate the folder, and write into it or into a copy; the command.
-
-    Raises:
-        UserError: an argument, the sentences or the folder cannot be used.
-    """
+    """Run `leap calibrate`; raise UserError where an argument, the sentences or the folder cannot be used."""
     try:
         demand.check()
     except ValueError as error:
@@ -143,11 +132,7 @@ def calibrate_folder(
 
 
 def check_target(folder: Path, output: Path | None) -> None:
-    """Check, before any work, that the result can be written where it is to go.
-
-    Raises:
-        UserError: `output` exists, or the folder itself cannot be written to.
-    """
+    """Check, before any work, that the result can be written where it is to go."""
     if output is not None:
         must_be_new(output)
     elif stage := stage_that_writes(folder):
@@ -173,8 +158,7 @@ def read_column(file: Path, column: str | None) -> list[str]:
     """Read the texts of one column of a parquet, csv, tsv, jsonl or txt file.
 
     Args:
-        file: a txt file has one text a line.
-        column: `text` of a txt file and `sentence` of any other if None.
+        column: if None, `text` of a txt file, which has one text a line, and `sentence` of any other.
 
     Raises:
         UserError: the file or the column is missing, or a value is not text.
@@ -186,9 +170,9 @@ def read_column(file: Path, column: str | None) -> list[str]:
 
 
 def describe(calibrated: Calibrated) -> list[str]:
-    """Put the outcome into lines for a person."""
     facts, depth = calibrated.report, len(calibrated.calibration.thresholds)
     if not facts["exited"]:
+    """Put the outcome into lines for a person."""
         return [
             f"no exit can be shown to be safe: strategy calibrated computes all {depth} layers",
             f"(demanded: at most {facts['risk']:.1%} of the exited vectors below cosine {facts['floor']} to "

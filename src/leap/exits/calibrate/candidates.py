@@ -40,8 +40,7 @@ def layer_thresholds(scores: Tensor, bad: Tensor, first: int, allowed: float) ->
     """Find the lowest thresholds, layer after layer, with an allowed share of bad ones among the leavers.
 
     Args:
-        scores: [L, N].
-        bad: [L, N].
+        scores: [L, N], and so is bad.
         first: the first layer that may be left at.
         allowed: the share, for every layer.
 
@@ -59,16 +58,9 @@ def layer_thresholds(scores: Tensor, bad: Tensor, first: int, allowed: float) ->
 
 
 def lowest_threshold(scores: Tensor, bad: Tensor, allowed: float, least: float) -> float:
-    """The lowest score such that, of the rows that reach it, the share of bad ones is at most `allowed`.
+    """Find the lowest score such that, of the rows that reach it, the share of bad ones is at most `allowed`.
 
-    Args:
-        scores: [N].
-        bad: [N].
-        allowed: the share.
-        least: how many rows must reach it.
-
-    Returns:
-        Infinity where there is none.
+    `scores` and `bad` are [N]. Infinity where there is none that at least `least` rows reach.
     """
     ordered, order = scores.sort(descending=True)
     reached = torch.arange(1, len(scores) + 1)

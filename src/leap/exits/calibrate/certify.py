@@ -44,12 +44,7 @@ class Parts:
 
     @classmethod
     def of(cls, measured: Sequence[Measured], vectors: Sequence[Tensor]) -> "Parts":
-        """Build the two neighbourhoods.
-
-        Args:
-            measured: fit, order and test.
-            vectors: [L, n, D] float32 each, of each part's first sentences, as `searching_rows` says.
-        """
+        """Build both neighbourhoods; `vectors` [L, n, D] are of each part's first sentences (`searching_rows`)."""
         fit, order, test = measured
         fit_vectors, documents, test_vectors = vectors
         ordering, testing = (Neighbourhood(each, documents, NEIGHBOURS) for each in (fit_vectors, test_vectors))
@@ -74,7 +69,6 @@ class Outcome:
 
     @property
     def expected_layers(self) -> float:
-        """The mean exit layer."""
         return self.exits.double().mean().item()
 
     def p_value(self, demand: Demand, level: float) -> float:
@@ -133,7 +127,6 @@ def counts(thresholds: Tensor, scores: Tensor, bad: Tensor) -> tuple[Tensor, int
 
 
 def report(demand: Demand, parts: Parts, calibration: Calibration, outcome: Outcome) -> dict[str, Any]:
-    """Describe what was demanded and shown, for calibration.json and the command's last lines."""
     depth = len(calibration.thresholds)
     rows = torch.arange(len(outcome.exits))
     similarity = parts.test.similarity[outcome.exits - 1, rows].mean().item()
@@ -190,7 +183,6 @@ def score_deciles(parts: Parts, patience: int) -> list[dict[str, Any]]:
 
 
 def _tested(parts: Parts, scores_of: Callable[[Measured], Tensor], demand: Demand, level: float) -> Outcome:
-    """Order one score's candidates without the test part, then test them on it."""
     fit, order, test = (scores_of(part) for part in (parts.fit, parts.order, parts.test))
     bad_in_order, bad_in_test = (part.similarity < demand.floor for part in (parts.order, parts.test))
 

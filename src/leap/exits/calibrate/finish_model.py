@@ -42,9 +42,6 @@ def finish_model(
         training_text: the sentences that the predictors are fitted on.
         held_out: the sentences that the thresholds are tested on, never seen in training.
 
-    Returns:
-        The calibration, none where the settings ask for none.
-
     Raises:
         UserError: the student is missing, the rule does not fit its depth, or there are too few sentences.
     """
@@ -72,11 +69,7 @@ def finish_model(
 
 
 def write_rule(folder: Path, variant: VariantSettings) -> None:
-    """Write leap.json, the exit rule that LeapEncoder uses by default.
-
-    Raises:
-        UserError: the rule does not fit the model's depth.
-    """
+    """Write leap.json, the exit rule that LeapEncoder uses by default; refuse one that does not fit the depth."""
     rule = ExitRule(**variant.exit.rule())
     try:
         rule.check_depth(read_shape(folder).layers)
@@ -88,11 +81,6 @@ def write_rule(folder: Path, variant: VariantSettings) -> None:
 
 
 def check_held_out(sentences: Sequence[str], settings: CalibrationSettings) -> None:
-    """Refuse, before any work, what could not be calibrated at its end.
-
-    Raises:
-        UserError: there are too few sentences.
-    """
     least = fewest_to_calibrate(settings.risk, settings.confidence, settings.keep)
     if len(sentences) < least:
         raise UserError(
@@ -103,5 +91,4 @@ def check_held_out(sentences: Sequence[str], settings: CalibrationSettings) -> N
 
 
 def demand(settings: CalibrationSettings) -> Demand:
-    """Return the settings as `leap calibrate` names them."""
     return Demand(settings.floor, settings.risk, settings.confidence, settings.keep)

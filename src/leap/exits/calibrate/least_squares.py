@@ -17,12 +17,7 @@ class LeastSquares:
         self._products: Tensor | None = None
 
     def add(self, inputs: Tensor, targets: Tensor) -> None:
-        """Adds B rows to each of K problems.
-
-        Args:
-            inputs: [K, B, F].
-            targets: [K, B, T], or [B, T] for the same in every problem.
-        """
+        """Add B rows to each of K problems: inputs [K, B, F], targets [K, B, T] or, for all alike, [B, T]."""
         inputs, targets = inputs.double(), targets.double()
         with one_thread():
             moments, products = inputs.mT @ inputs, inputs.mT @ targets
@@ -34,11 +29,10 @@ class LeastSquares:
         self.rows += inputs.shape[1]
 
     def solve(self, ridge: float) -> Tensor:
-        """The coefficients W that minimise |X W - Y|^2 + ridge * m * |W|^2, [K, F, T] float32.
+        """Return the W that minimise |X W - Y|^2 + ridge * m * |W|^2, [K, F, T] float32.
 
-        Args:
-            ridge: the penalty relative to m, the mean over the columns of X of their sum of squares; so it
-                means the same for any number of rows and any scale.
+        m is the mean over the columns of X of their sum of squares, so `ridge` means the same for any number of
+        rows and any scale.
         """
         assert self._moments is not None
         assert self._products is not None
@@ -53,7 +47,7 @@ class LeastSquares:
 
 
 def solved(batches: Iterable[tuple[Tensor, Tensor]], ridge: float) -> Tensor:
-    """The coefficients for batches of inputs and targets, as `LeastSquares` takes and gives them."""
+    """Return the coefficients for batches of inputs and targets, as `LeastSquares` takes and gives them."""
     sums = LeastSquares()
     for inputs, targets in batches:
         sums.add(inputs, targets)

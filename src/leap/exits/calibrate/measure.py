@@ -37,11 +37,9 @@ class Measured:
         return cls(consecutive_similarity(pooled, patience), layer_features(pooled), similarity_to_final(returned))
 
     def at(self, rows: Tensor) -> "Measured":
-        """Select some of the sentences; `rows` is [n] int64."""
         return Measured(self.consecutive[:, rows], self.features[:, rows], self.similarity[:, rows])
 
     def predicted(self, predictor: Predictor) -> Tensor:
-        """Return the predictor's scores, [L, N], as `Predictor.scores` gives them."""
         scores = torch.einsum("lnf,lf->ln", self.features, predictor.coefficients[FIRST_LAYER - 1 :])
         return torch.cat([torch.full_like(scores[:1], -torch.inf), scores])
 
@@ -54,7 +52,7 @@ def measure(
     batch_size: int,
     searching: Tensor,
 ) -> tuple[Measured, Tensor]:
-    """Run the model over the sentences; memory grows by a dozen numbers a sentence and layer.
+    """Run the model over N sentences; memory grows by a dozen numbers a sentence and layer.
 
     Args:
         model: the encoder.

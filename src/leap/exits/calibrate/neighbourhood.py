@@ -27,14 +27,11 @@ class Neighbourhood:
         self._seen: dict[bytes, Tensor] = {}
 
     def kept(self, query_layers: Tensor, document_layers: Tensor) -> Tensor:
-        """Return the share of the k nearest documents at full depth that each query finds again.
+        """Return the share of the k nearest documents at full depth that each query finds again, [N] float64.
 
         Args:
             query_layers: [N] int64, exit layers counted from 1.
             document_layers: [M] int64.
-
-        Returns:
-            [N] float64. A choice of layers that was asked for before costs nothing.
         """
         key = torch.cat([query_layers, document_layers]).numpy().tobytes()
         if key not in self._seen:

@@ -40,11 +40,6 @@ class QueryDemand:
     confidence: float = 0.95
 
     def check(self) -> None:
-        """Refuse values out of range.
-
-        Raises:
-            ValueError: one or both are.
-        """
         faults = [
             f"{name} {value} must lie between 0 and 1" for name, value in vars(self).items() if not 0 < value < 1
         ]
@@ -62,9 +57,7 @@ class QueryCalibration(NamedTuple):
     def save(self, folder: Path, rule: dict[str, Any]) -> None:
         """Write the query rule into leap.json and the report next to the weights; the rule last.
 
-        Args:
-            folder: the model's folder.
-            rule: the folder's own exit rule, for a folder without leap.json.
+        `rule` is the folder's own exit rule, for a folder without leap.json.
         """
         if self.heads is not None:
             self.heads.save(folder)
@@ -92,12 +85,9 @@ def calibrate_queries(
     nearest to it at full depth. The documents are the given ones, indexed at full depth.
 
     Args:
-        model: any LeapEncoder.
         queries: held out: a random sample of what will be asked, used for nothing else.
         documents: the collection that is searched.
-        demand: keep and confidence.
         with_heads: fit a linear map a layer on the documents, and send the queries through it.
-        batch_size: rows computed together.
         seed: of the order in which the queries are tested.
 
     Raises:
@@ -164,14 +154,8 @@ def measure_kept(
     """Measure the share of its ten nearest documents at full depth that each query keeps at each layer.
 
     This is the realised share as well: on queries or documents from elsewhere, of which a calibration says
-    nothing, its mean over the queries is what to compare with `keep`.
-
-    Args:
-        model: any LeapEncoder; its prompts `query` and `document` are put before the texts.
-        queries: N texts.
-        documents: M texts, indexed at full depth.
-        heads: map the vectors of queries that leave early; the model's own if None.
-        batch_size: rows computed together.
+    nothing, its mean over the queries is what to compare with `keep`. The model's prompts `query` and `document`
+    are put before the texts; `heads` map the vectors of queries that leave early, the model's own if None.
 
     Returns:
         [L - 1, N] float64, of layers 1 to L - 1.
@@ -204,11 +188,7 @@ def calibrate_queries_of_folder(
     device: str,
     seed: int,
 ) -> QueryCalibration:
-    """Read queries and documents, calibrate, and write the query rule into the folder or a copy; the command.
-
-    Raises:
-        UserError: an argument, a file or the folder cannot be used.
-    """
+    """Run `leap calibrate --queries`; raise UserError where an argument, a file or the folder cannot be used."""
     try:
         demand.check()
     except ValueError as error:
@@ -226,11 +206,11 @@ def calibrate_queries_of_folder(
 
 
 def describe_queries(calibrated: QueryCalibration) -> list[str]:
-    """Put the outcome into lines for a person."""
     facts = calibrated.report
     demanded = f"at least {facts['keep']:.0%} of the ten nearest, confidence {facts['confidence']:.0%}"
     shares = ", ".join(f"{layer}: {share:.1%}" for layer, share in facts["kept_by_layer"].items())
     table = f"kept by layer, over {facts['queries']} queries and {facts['documents']} documents: {shares}"
     if facts["layer"] is None:
+    """Put the outcome into lines for a person."""
         return [f"nothing can be shown ({demanded}): queries compute all layers", table]
     return [f"queries may leave at layer {facts['layer']} ({demanded})", table]

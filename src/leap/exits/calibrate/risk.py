@@ -28,11 +28,6 @@ class Demand:
     keep: float = 0.8
 
     def check(self) -> None:
-        """Refuse values out of range.
-
-        Raises:
-            ValueError: one or more are; all are named.
-        """
         faults = [] if -1 < self.floor <= 1 else [f"floor {self.floor} is not a cosine above -1"]
         for name in ("risk", "confidence", "keep"):
             if not 0 < getattr(self, name) < 1:
@@ -87,14 +82,10 @@ def mean_p_value(values: Tensor, least: float, level: float) -> float:
 def fixed_sequence(order: Sequence[int], p_value: Callable[[int], float], level: float) -> Iterator[int]:
     """Yield the hypotheses that are rejected, in order, up to the first that is not.
 
-    The order must not depend on the draws behind `p_value`. Then the chance that any hypothesis yielded is
-    true is at most `level`: the first true one in the order must pass a test at that level (fixed sequence
-    testing, Learn-then-Test section 4). So any policy yielded may be chosen afterwards, by the same draws.
-
-    Args:
-        order: indices of the policies, the most likely to be safe first.
-        p_value: of "policy i is unsafe".
-        level: delta.
+    The order, most likely to be safe first, must not depend on the draws behind `p_value`. Then the chance that
+    any hypothesis yielded is true is at most `level`: the first true one in the order must pass a test at that
+    level (fixed sequence testing, Learn-then-Test section 4). So any policy yielded may be chosen afterwards,
+    by the same draws.
     """
     for index in order:
         if p_value(index) > level:

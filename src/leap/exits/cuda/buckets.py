@@ -38,7 +38,6 @@ class Shape:
     slots: int
 
     def levels(self) -> tuple["Shape", ...]:
-        """The bucket's own size and the smaller ones."""
         sizes = [self]
         for part in LEVELS[1:]:
             rows, tokens = ceil(self.rows * part), 16 * ceil(self.tokens * part / 16)
@@ -48,11 +47,7 @@ class Shape:
 
 
 def shape_of(rows: int, tokens: int, longest: int, slots: int) -> Shape:
-    """The smallest bucket that holds a batch.
-
-    Raises:
-        ValueError: none does.
-    """
+    """Return the smallest bucket that holds a batch; raise ValueError where none does."""
     if rows > MOST_ROWS or tokens > MOST_TOKENS or longest > LONGEST_TILE:
         raise ValueError(f"{rows} rows of up to {longest} tokens, {tokens} in all, fit no bucket")
     step = 2.0 ** (ceil(log2(tokens) * STEPS - 1e-9) / STEPS)
@@ -124,12 +119,12 @@ class Bucket:
 
 
 def rooms(shape: Shape) -> list[int]:
-    """How many numbers each part of `Level.numbers` takes: fours, so that all begin alike aligned."""
+    """Return how many numbers each part of `Level.numbers` takes: multiples of four, for alignment."""
     return [4 * ceil(size / 4) for size in (shape.rows + 1, shape.rows, shape.rows)] + [shape.tokens] * 2
 
 
 def numbers_of(batch: Batch, shape: Shape) -> Tensor:
-    """A batch as `Level.numbers` of a bucket, on the batch's device."""
+    """Return a batch as `Level.numbers` of a bucket, on the batch's device."""
     lengths = batch.lengths.numpy()
     rows, tokens = len(lengths), len(batch.ids)
     offsets, left, names = (np.zeros(size, dtype=np.int32) for size in rooms(shape)[:3])

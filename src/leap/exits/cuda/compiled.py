@@ -30,11 +30,7 @@ class Kernel:
     """encoder.cu, compiled for one shape on one device."""
 
     def __init__(self, config: EncoderConfig, shape: TileShape, dtype: torch.dtype, device: torch.device) -> None:
-        """Compiles, which takes seconds.
-
-        Raises:
-            RuntimeError: the compiler or the driver refuses.
-        """
+        """Compile, which takes seconds; raise RuntimeError where the compiler or the driver refuses."""
         from cuda.bindings import driver  # only CUDA machines have it
 
         self._prepare(driver, shape.shared_bytes(config))
@@ -53,14 +49,9 @@ class Kernel:
         self._lock = Lock()
 
     def launch(self, blocks: int, stream: int, *arguments: float) -> None:
-        """Launches on a stream.
+        """Launch a grid on a stream; `arguments` are the fields of ARGUMENTS.
 
         Cooperative: all blocks run at once or the launch fails, so their waiting for one another is safe.
-
-        Args:
-            blocks: of the grid.
-            stream: its handle.
-            arguments: the fields of ARGUMENTS.
         """
         with self._lock:
             ARGUMENTS.pack_into(self._buffer, 0, *arguments)
@@ -76,7 +67,7 @@ class Kernel:
 
 
 def definitions(config: EncoderConfig, shape: TileShape, dtype: torch.dtype) -> dict[str, int]:
-    """List the constants that encoder.cu leaves to the compiler's command line."""
+    """Return the constants that encoder.cu leaves to the compiler's command line."""
     attend, project, widen, narrow = shape.warps
     return {
         "D": config.width,
@@ -95,26 +86,19 @@ def definitions(config: EncoderConfig, shape: TileShape, dtype: torch.dtype) -> 
 
 
 def source() -> str:
-    """encoder.cu."""
     return (files("leap") / "exits" / "cuda" / "encoder.cu").read_text()
 
 
 def cache_folder() -> Path:
-    """Where compiled kernels are kept: leap-pipeline/kernels in XDG_CACHE_HOME, else in ~/.cache."""
     root = os.environ.get("XDG_CACHE_HOME")
     return (Path(root) if root else Path.home() / ".cache") / "leap-pipeline" / "kernels"
 
 
 def cached_binary(options: list[str], compiler: str, make: Callable[[], bytes], again: bool = False) -> bytes:
-    """The compiled kernel from the cache; made and put there where it is not.
+    """Return the compiled kernel from the cache; make it and put it there where it is not.
 
-    A cache that cannot be read or written is done without.
-
-    Args:
-        options: of the compiler.
-        compiler: its version.
-        make: compiles.
-        again: compile even if the cache has one: the driver refused it.
+    A cache that cannot be read or written is done without. `again` compiles even if the cache has one: the
+    driver refused it.
     """
     try:
         path = cache_folder() / f"{sha256_of_json([source(), options, compiler])}.cubin"
@@ -132,7 +116,6 @@ def cached_binary(options: list[str], compiler: str, make: Callable[[], bytes], 
 
 
 def architecture(device: torch.device) -> str:
-    """The compiler's option for a device."""
     return "--gpu-architecture=sm_{}{}".format(*torch.cuda.get_device_capability(device))
 
 
@@ -151,11 +134,7 @@ def _module(driver: Any, defined: dict[str, int], architecture: str) -> Any:
 
 
 def machine_code(source: str, options: list[str]) -> bytes:
-    """CUDA C++ as machine code.
-
-    Raises:
-        RuntimeError: it does not compile; the message is the compiler's.
-    """
+    """Compile CUDA C++; raise RuntimeError with the compiler's message where it does not compile."""
     from cuda.bindings import nvrtc
 
     program = checked(nvrtc.nvrtcCreateProgram(source.encode(), b"kernel.cu", 0, None, None))
@@ -173,7 +152,7 @@ def machine_code(source: str, options: list[str]) -> bytes:
 
 
 def checked(answer: tuple[Any, ...]) -> Any:
-    """A call's result, several as a list; RuntimeError where its first part is an error."""
+    """Return a call's result, several as a list; raise RuntimeError where its first part is an error."""
     error, *rest = answer
     if error.value:
         raise RuntimeError(f"CUDA: {error.name}")

@@ -43,11 +43,7 @@ class Conditions:
     """
 
     def __init__(self, device: torch.device) -> None:
-        """Compiles the kernel that decides, and tries a conditional node.
-
-        Raises:
-            RuntimeError, ImportError: there are none here.
-        """
+        """Compile the kernel that decides, and try a conditional node; RuntimeError or ImportError if it fails."""
         import cuda.bindings
         from cuda.bindings import driver
 
@@ -71,15 +67,11 @@ class Conditions:
 
     @contextmanager
     def parts(self) -> Iterator[Callable[[Tensor], None]]:
-        """Within a capture, on the stream that is captured.
+        """Yield, within a capture on the stream that is captured, what ends a part.
 
-        Yields:
-            What ends a part: launches after it run only where a counter says that rows stay when the graph
-            gets there, [1] int64 on the device, of `leap.exits.cuda.buckets.Bucket.counters`. Every part lies
-            within the one before, so what is left out costs nothing.
-
-        Raises:
-            RuntimeError: the driver refuses, or nothing is being captured.
+        Launches after it run only where a counter says that rows stay when the graph gets there, [1] int64 on
+        the device, of `leap.exits.cuda.buckets.Bucket.counters`. Every part lies within the one before, so what is
+        left out costs nothing.
         """
         side = self._side.cuda_stream
         inside = False
@@ -107,7 +99,7 @@ class Conditions:
             checked(ended)
 
     def _condition(self, stream: torch.cuda.Stream, counter: Tensor) -> Any:
-        """Appends the decision and a conditional node to what a stream captures; returns the node's body."""
+        """Append the decision and a conditional node to a capture; return the node's body."""
         driver = self._driver
         graph, _ = self._captured(stream)
         default = driver.CU_GRAPH_COND_ASSIGN_DEFAULT
@@ -118,7 +110,6 @@ class Conditions:
         return self._add_node(stream, handle)
 
     def _add_node(self, stream: torch.cuda.Stream, handle: Any) -> Any:
-        """Appends a conditional node to what the stream captures; returns its body, a graph."""
         driver = self._driver
         graph, after = self._captured(stream)
         node = driver.CUgraphNodeParams()
@@ -133,18 +124,14 @@ class Conditions:
         return node.conditional.phGraph_out[0]
 
     def _captured(self, stream: torch.cuda.Stream) -> tuple[Any, Any]:
-        """The graph that a stream is captured into, and the nodes that come before the next one."""
+        """Return the graph that a stream is captured into, and the nodes before the next."""
         status, _, graph, after, *_ = checked(self._driver.cuStreamGetCaptureInfo(stream.cuda_stream))
         if status != self._driver.CUstreamCaptureStatus.CU_STREAM_CAPTURE_STATUS_ACTIVE:
             raise RuntimeError("no graph is being captured")
         return graph, after or []
 
     def _try(self) -> None:
-        """Captures two nodes, one within the other, and runs them each way.
-
-        Raises:
-            RuntimeError: it does not do what it should.
-        """
+        """Capture two nodes, one within the other, and run them each way."""
         counters = torch.zeros(2, dtype=torch.int64, device=self.device)
         total = torch.zeros(1, device=self.device)
         graph = torch.cuda.CUDAGraph()
@@ -161,7 +148,7 @@ class Conditions:
 
 
 def conditions(device: torch.device) -> Conditions | None:
-    """Conditional nodes on a device; None, and a line in the log, where there are none."""
+    """Return conditional nodes on a device; None, and a line in the log, where there are none."""
     if device.type != "cuda":
         return None
     if find_spec("cuda") is None or find_spec("cuda.bindings") is None:

@@ -68,7 +68,7 @@ def compact(
     states, offsets, left, names, recent, to_states, to_offsets, to_left, to_names, to_recent, rows, to_rows,
     SLOTS: tl.constexpr, D: tl.constexpr, BLOCK: tl.constexpr, BLOCK_ROWS: tl.constexpr,
 ):  # fmt: skip
-    """Moves the rows that are there, in order, to the front of other buffers; a program a row, and one."""
+    """Move the rows that are there, in order, to the front of other buffers; a program a row, and one."""
     row = tl.program_id(0)
     # Every program reads which rows stay and how long they are, and so finds its row's place by itself.
     every = tl.arange(0, BLOCK_ROWS)

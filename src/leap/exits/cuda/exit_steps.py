@@ -16,10 +16,10 @@ SHORT = 32
 
 
 def exit_step(bucket: Bucket, level: Level, states: Tensor, layer: int, patience: int, kind: int) -> None:
-    """Pools a layer for the rows that are there; they may leave.
+    """Pool a layer for the rows that are there; they may leave.
 
     Args:
-        bucket: takes the vectors and exits of the rows that leave, and after a test tells how many stay.
+        bucket: takes the vectors and exits of the rows that leave, and after a test the number that stay.
         level: where the rows lie; takes the pooled vectors.
         states: [tokens, D], the layer's output.
         layer: its number.
@@ -39,7 +39,6 @@ def exit_step(bucket: Bucket, level: Level, states: Tensor, layer: int, patience
 def launch_exit_test(
     kernel: object, bucket: Bucket, level: Level, states: Tensor, layer: int, before: int, now: int, kind: int
 ) -> None:
-    """The kernel on these buffers."""
     rows, width = level.shape.rows, states.shape[1]
     block = varlen.power_of_two(width)
     # Of long rows, a program holds 64 numbers a thread in sixteen warps: few loads that wait for one another.
@@ -53,7 +52,7 @@ def launch_exit_test(
 
 
 def move_step(source: Level, target: Level) -> None:
-    """Moves the rows that are there, in order, to the front of a level that holds them."""
+    """Move the rows that are there, in order, to the front of a level that holds them."""
     if not source.numbers.is_cuda:
         _move_slowly(source, target)
         return
@@ -63,7 +62,6 @@ def move_step(source: Level, target: Level) -> None:
 
 
 def launch_compact(kernel: object, source: Level, target: Level) -> None:
-    """The kernel on these buffers."""
     rows, width = source.shape.rows, source.states.shape[1]
     kernel[(rows + 1,)](  # type: ignore[index]
         source.states, source.offsets, source.left, source.names, source.recent,

@@ -53,7 +53,7 @@ class FusedEncoder:
     """
 
     def __init__(self, encoder: Encoder) -> None:
-        """Takes over the encoder's weights: its parameters become views of one block.
+        """Take over the encoder's weights: its parameters become views of one block.
 
         Args:
             encoder: on a CUDA device, in half precision; `unsupported` says what else it needs.
@@ -82,12 +82,7 @@ class FusedEncoder:
         self._kernels: dict[TileShape, Kernel] = {}
 
     def place(self, batch: Batch, layout: Layout | None = None) -> Placed:
-        """Cuts a batch up and puts it on the device.
-
-        Args:
-            batch: B rows; the longest fits a tile (`fits`).
-            layout: instead of the chosen one.
-        """
+        """Cut up a batch whose longest row fits a tile (`fits`) and put it on the device."""
         lengths = tuple(batch.lengths.tolist())
         layout = layout or self.layout(lengths)
         numbers = [*layout.tiling.starts, *layout.tiling.rows]
@@ -96,7 +91,6 @@ class FusedEncoder:
         return Placed(moved.ids, moved.positions, table, len(lengths), layout)
 
     def layout(self, lengths: tuple[int, ...]) -> Layout:
-        """The layout for rows of these lengths; a thousand are remembered."""
         with self._lock:
             if lengths not in self._layouts:
                 self._layouts[lengths] = choose_layout(lengths, self.config, self.processors)
@@ -106,33 +100,21 @@ class FusedEncoder:
             return self._layouts[lengths]
 
     def full(self, batch: Batch | Placed) -> Tensor:
-        """The last layer's pooled vectors, [B, D] float32, not normalised."""
+        """Compute the last layer's pooled vectors, [B, D] float32, not normalised."""
         return self.at(batch, self.config.layers)
 
     def at(self, batch: Batch | Placed, layer: int) -> Tensor:
-        """One layer's pooled vectors, [B, D] float32, not normalised; later layers are not computed."""
+        """Compute one layer's pooled vectors, [B, D] float32, not normalised, and no later layer."""
         return self.run(batch, fixed_plan(layer, self.config.layers))[0]
 
     def warm_up(self) -> None:
-        """Compiles the kernel for every tile, some seconds each, so that no later call waits for it."""
+        """Compile the kernel for every tile, some seconds each, so that no later call waits for it."""
         for shape in shapes(self.config):
             with self._lock:
                 self._kernel(shape)
 
     def run(self, batch: Batch | Placed, plan: Plan) -> tuple[Tensor, Tensor]:
-        """The rows' vectors where the plan lets them leave.
-
-        Args:
-            batch: B rows that fit (`fits`).
-            plan: who leaves where.
-
-        Returns:
-            The pooled vectors at each row's exit layer, [B, D] float32, not normalised, and the exit layers,
-            [B] int64, counted from 1; both on the device, which may still be computing them.
-
-        Raises:
-            RuntimeError: the kernel does not compile or start.
-        """
+        """Compute the rows' vectors where the plan lets them leave, as `leap.exits.paths.FastPath.run`."""
         placed = self.place(batch) if isinstance(batch, Batch) else batch
         layout = placed.layout
         vectors = torch.empty(placed.rows, self.config.width, device=self.device)
@@ -171,7 +153,6 @@ class FusedEncoder:
         return self._kernels[shape]
 
     def _numbers(self, plan: Plan) -> tuple[Tensor, Tensor]:
-        """The plan's flags and thresholds on the device, index 0 the embeddings'."""
         if plan not in self._plans:
             self._plans[plan] = (
                 torch.tensor(plan.flags(), dtype=torch.int32, device=self.device),
@@ -183,7 +164,6 @@ class FusedEncoder:
         return self._plans[plan]
 
     def _workspace(self, stream: int, tokens: int, pooled: int) -> dict[str, Tensor]:
-        """The stream's own work space, which grows to what the largest batch needed."""
         work = self._work.get(stream)
         if work is None or len(work["states"]) < tokens + SPARE or len(work["recent"]) < pooled:
             have = (len(work["states"]), len(work["recent"])) if work else (0, 0)
@@ -196,7 +176,7 @@ class FusedEncoder:
 
 
 def unsupported(encoder: Encoder) -> str | None:
-    """Why the fused kernel cannot compute this encoder; None where it can."""
+    """Say why the fused kernel cannot compute this encoder; None where it can."""
     config, weight = encoder.config, encoder.words.weight
     head, rest = divmod(config.width, config.heads)
     if weight.dtype not in (torch.float16, torch.bfloat16):
@@ -218,7 +198,7 @@ def fits(batch: Batch, config: EncoderConfig, most_tokens: int = MOST_TOKENS) ->
 
 
 def _joined(encoder: Encoder) -> tuple[Tensor, Tensor]:
-    """All layers' weights in one block [L, numbers of a layer], and all norms [L + 1, 2, D].
+    """Return all layers' weights in one block [L, numbers of a layer], and all norms [L + 1, 2, D].
 
     The encoder's own parameters become views of the block, so the weights are held once.
     """
@@ -238,7 +218,7 @@ def _joined(encoder: Encoder) -> tuple[Tensor, Tensor]:
 
 
 def _ordered(layer: Layer) -> list[Tensor]:
-    """A layer's parameters in the kernel's order; its last norm's are kept apart."""
+    """A layer's parameters in the kernel's order; its last norm is held apart."""
     return [
         layer.qkv.weight,
         layer.attention_out.weight,

@@ -80,11 +80,7 @@ class GraphEncoder:
     """
 
     def __init__(self, encoder: Encoder) -> None:
-        """Keeps the encoder, whose weights must stay where they are.
-
-        Args:
-            encoder: `unsupported` says what it must be. On a CPU nothing is captured.
-        """
+        """Take an encoder, whose weights must stay where they are; on a CPU nothing is captured."""
         self.encoder = encoder
         self.depth = encoder.config.layers
         self.device = encoder.words.weight.device
@@ -99,31 +95,14 @@ class GraphEncoder:
         self._free: Any = torch.cuda.Event() if self.on_card else None  # type: ignore[no-untyped-call]
 
     def place(self, batch: Batch, patience: int = 1) -> Placed:
-        """Puts a batch into the form of its bucket.
-
-        Args:
-            batch: B rows that fit (`fits`).
-            patience: k of the plan that it will be run with.
-        """
+        """Put a batch that fits (`fits`) into the form of its bucket; `patience` is the coming plan's k."""
         rows, tokens = batch.rows, len(batch.ids)
         shape = shape_of(rows, tokens, batch.groups[-1].length, patience + 1)
         return Placed(numbers_of(batch, shape), shape, rows, tokens)
 
     @torch.inference_mode()
     def run(self, batch: Batch | Placed, plan: Plan) -> tuple[Tensor, Tensor]:
-        """The rows' vectors where the plan lets them leave.
-
-        Args:
-            batch: B rows that fit (`fits`).
-            plan: who leaves where.
-
-        Returns:
-            The pooled vectors at each row's exit layer, [B, D] float32, not normalised, and the exit layers,
-            [B] int64, counted from 1; both on the device, which may still be computing them.
-
-        Raises:
-            RuntimeError: a graph cannot be captured or run.
-        """
+        """Compute the rows' vectors where the plan lets them leave, as `leap.exits.paths.FastPath.run`."""
         with self._in_turn():
             placed = batch if isinstance(batch, Placed) else self.place(batch, plan.patience)
             kept = self._bucket(placed.shape)
@@ -137,13 +116,13 @@ class GraphEncoder:
             return bucket.vectors[: placed.rows].clone(), bucket.exits[: placed.rows].clone()
 
     def learn(self, plan: Plan, exits: Sequence[int]) -> None:
-        """Tells where a batch's rows left, so that the next one's host looks where it pays."""
+        """Note where a batch's rows left, so that the next one's host looks where it pays."""
         with self._lock:
             self._traffic_of(plan).note(exits)
 
     @torch.inference_mode()
     def warm(self, rows: int, length: int, plan: Plan) -> None:
-        """Captures what batches of so many rows of this length need, seconds each; on a CPU nothing."""
+        """Capture what batches of so many rows of this length need, seconds each; on a CPU nothing."""
         if not self.on_card:
             return
         made = pack([[self.encoder.config.pad_token] * length] * rows).to(self.device)
@@ -165,7 +144,6 @@ class GraphEncoder:
             kept.times.clear()  # of layers without rows
 
     def kept_tokens(self) -> int:
-        """Tokens of all buffers that are held."""
         return sum(level.shape.tokens for kept in self._kept.values() for level in kept.bucket.levels)
 
     @contextmanager
@@ -240,7 +218,7 @@ class GraphEncoder:
                 at = self._stretch(kept, level, at, schedule.next_look(at, rows, tokens, level), plan)
 
     def _first_alone(self, kept: Kept, schedule: Schedule, placed: Placed, plan: Plan) -> int | None:
-        """The first test that the device looks at if it goes on alone; None where the host takes part."""
+        """Return the first test that the device looks at if it goes on alone; None where the host takes part."""
         if self.alone:
             return plan.tests[0] if plan.tests else None
         measured = self._conditions is not None and not kept.clock.wants(0)
@@ -267,7 +245,7 @@ class GraphEncoder:
         return staying
 
     def _stretch(self, kept: Kept, level: int, first: int, last: int, plan: Plan) -> int:
-        """Computes the layers after `first` up to `last`, with the plan's tests; returns `last`."""
+        """Compute the layers after `first` up to `last`, with the plan's tests; return `last`."""
         key = (level, first, last, plan.tests, plan.patience, plan.stop)
         if first == 0:
             kept.bucket.runs += 1
@@ -304,7 +282,7 @@ class GraphEncoder:
             level.states[: len(batch.ids)] = states
 
     def _alone(self, kept: Kept, first: int, plan: Plan) -> None:
-        """Computes a batch without the host, which does not look: the device does, from test `first` on."""
+        """Compute a batch without the host, which does not look: the device does, from test `first` on."""
         kept.bucket.runs += 1
         key = ("alone", first, plan.tests, plan.patience, plan.stop)
         looks = [layer for layer in plan.tests if layer >= first]
@@ -327,12 +305,9 @@ class GraphEncoder:
             replay()
 
     def _call(self, kept: Kept, key: Any, work: Call) -> Call | None:
-        """Does some work by plain calls the first time; the second time captures it.
+        """Do some work by plain calls the first time; capture it the second time, and return what to call.
 
         So the first time compiles and allocates, and what comes once costs no capture.
-
-        Returns:
-            What is still to be called; None where the work is done.
         """
         if not self.on_card or key not in kept.calls:
             work()
@@ -365,7 +340,7 @@ class GraphEncoder:
 
 
 def warm_stretches(plan: Plan, levels: int) -> Iterator[tuple[int, int, int]]:
-    """The stretches that a plan's batches need, as level, layer that is reached, and last layer."""
+    """Yield the stretches that a plan's batches need, as level, layer that is reached, and last layer."""
     looks = [0, *plan.tests, plan.stop]
     for level in range(levels):
         for first, last in combinations(looks, 2):
@@ -374,7 +349,7 @@ def warm_stretches(plan: Plan, levels: int) -> Iterator[tuple[int, int, int]]:
 
 
 def unsupported(encoder: Encoder) -> str | None:
-    """Why an encoder on CUDA cannot run as graphs; None where it can."""
+    """Say why an encoder on CUDA cannot run as graphs; None where it can."""
     weight = encoder.words.weight
     if weight.dtype not in (torch.float16, torch.bfloat16):
         return f"its weights are {weight.dtype}, not float16 or bfloat16"
@@ -386,5 +361,4 @@ def unsupported(encoder: Encoder) -> str | None:
 
 
 def fits(rows: int, tokens: int, longest: int) -> bool:
-    """Check for a batch that a bucket holds."""
     return rows <= MOST_ROWS and tokens <= MOST_TOKENS and longest <= varlen.LONGEST_TILE

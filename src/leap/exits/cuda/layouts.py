@@ -34,26 +34,20 @@ CHOICES = (
 
 
 def shapes(config: EncoderConfig) -> list[TileShape]:
-    """The kernel's shapes for a model, without repetition."""
     made = (tile_shape(choice.rows16, config, choice.columns) for choice in CHOICES)
     return list(dict.fromkeys(shape for shape in made if shape is not None))
 
 
 def longest_row(config: EncoderConfig) -> int:
-    """The most tokens of a row; 0 where the kernel does not compute the model at all."""
+    """Return the most tokens of a row; 0 where the kernel does not compute the model at all."""
     return max((shape.tokens for shape in shapes(config)), default=0)
 
 
 def choose_layout(lengths: Sequence[int], config: EncoderConfig, processors: int) -> Layout:
-    """The fastest choice whose tiles all run at once; else the last, its groups taking tiles in turn.
+    """Choose the fastest layout whose tiles all run at once; else the last, its groups taking tiles in turn.
 
-    Args:
-        lengths: of the rows.
-        config: the model's.
-        processors: of the device; a block keeps one busy.
-
-    Raises:
-        ValueError: a row is longer than the largest tile.
+    `processors` is the device's number; a block keeps one busy. Raises ValueError where a row is longer than the
+    largest tile.
     """
     shapes_of = [(choice.members, tile_shape(choice.rows16, config, choice.columns)) for choice in CHOICES]
     fitting = [(members, shape) for members, shape in shapes_of if shape and shape.tokens >= max(lengths)]
@@ -70,7 +64,7 @@ def choose_layout(lengths: Sequence[int], config: EncoderConfig, processors: int
 
 
 def layout_of(lengths: Sequence[int], shape: TileShape, processors: int, members: int) -> Layout:
-    """A batch in tiles of one shape, with `members` blocks each, or as many as there are processors."""
+    """Lay a batch out in tiles of one shape, with `members` blocks each, or as many as there are processors."""
     tiling = packed_tiles(lengths, shape.tokens)
     members = min(members, processors)
     return Layout(shape, tiling, min(len(tiling), processors // members), members)

@@ -29,13 +29,12 @@ class Traffic:
         self._left = [0.0, *[1 / depth] * depth]
 
     def note(self, exits: Sequence[int]) -> None:
-        """A batch's exit layers."""
         self._left = [share * (1 - FORGETTING) for share in self._left]
         for layer in exits:
             self._left[layer] += FORGETTING / len(exits)
 
     def staying(self, after: int, of: int) -> float:
-        """The share of rows that are there after layer `after`, of those after layer `of`."""
+        """Return the share of rows that are there after layer `after`, of those after layer `of`."""
         before = sum(self._left[of + 1 :])
         return sum(self._left[after + 1 :]) / before if before > 0 else 0.0
 
@@ -48,15 +47,12 @@ class Clock:
         self._times: list[list[float]] = [[] for _ in tokens]
 
     def wants(self, level: int) -> bool:
-        """Check for a level that needs more measurements."""
         return len(self._times[level]) < 9
 
     def note(self, level: int, milliseconds: float) -> None:
-        """A layer's time."""
         self._times[level].append(milliseconds)
 
     def layer(self, level: int) -> float:
-        """The median of what was measured."""
         times = sorted(self._times[level])
         if times:
             return times[len(times) // 2]
@@ -85,14 +81,14 @@ class Schedule:
     _alone: dict[tuple[int, int], int | None] = field(default_factory=dict)
 
     def begin(self) -> None:
-        """A batch begins: now and then traffic and clock are asked again."""
+        """Begin a batch: now and then traffic and clock are asked again."""
         if self.always or self._batches % REMEMBERED == 0:
             self._answers.clear()
             self._alone.clear()
         self._batches += 1
 
     def next_look(self, at: int, rows: int, tokens: int, level: int) -> int:
-        """The next tested layer where looking is likely to pay; `stop` if none is.
+        """Return the next tested layer where looking is likely to pay; `stop` if none is.
 
         Args:
             at: the layer that is reached, 0 for none.
@@ -105,7 +101,7 @@ class Schedule:
         return self._answers[question]
 
     def first_alone(self, rows: int, tokens: int) -> int | None:
-        """The first layer to look at, where the device may look by itself; None where the host should.
+        """Return the first layer to look at, where the device may look by itself; None where the host should.
 
         The device can end a batch, but only the host moves rows to a smaller level, or knows that no look
         pays.
@@ -125,7 +121,7 @@ class Schedule:
         return done * self.clock.layer(level) < (1 - done) * LOOK_MS
 
     def better_level(self, at: int, rows: int, tokens: int, level: int) -> int:
-        """The level that rows should move to for what is left, or the one where they are."""
+        """Return the level that rows should move to for what is left, or the one where they are."""
         fitting = [
             number
             for number, (most_rows, most_tokens) in enumerate(self.levels)

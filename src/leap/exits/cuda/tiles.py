@@ -32,7 +32,6 @@ class TileShape:
 
     @property
     def tokens(self) -> int:
-        """Of a tile, at most."""
         return 16 * self.rows16
 
     def shared_bytes(self, config: EncoderConfig) -> int:
@@ -69,12 +68,9 @@ class Layout:
 
 
 def tile_shape(rows16: int, config: EncoderConfig, columns: tuple[int, int, int]) -> TileShape | None:
-    """The kernel's shape for tiles of `rows16` times 16 tokens; None where the model does not divide into it.
+    """Return the kernel's shape for tiles of `rows16` (1, 2 or 4) times 16 tokens; None if nothing divides.
 
-    Args:
-        rows16: 1, 2 or 4; the kernel keeps a tile's sums in registers.
-        config: the model's.
-        columns: of a block's share of the steps project, widen and narrow.
+    `columns` are a block's share of the steps project, widen and narrow.
     """
     head, rest = divmod(config.width, config.heads)
     project, widen, narrow = columns
@@ -88,12 +84,7 @@ def tile_shape(rows16: int, config: EncoderConfig, columns: tuple[int, int, int]
 
 
 def packed_tiles(lengths: Sequence[int], tokens: int) -> Tiling:
-    """Packs rows, in their order, into as few tiles as that order allows.
-
-    Args:
-        lengths: of the rows; each at most `tokens`.
-        tokens: of a tile, at most.
-    """
+    """Pack rows, in their order, into as few tiles of at most `tokens` as that order allows."""
     starts = (0, *accumulate(lengths))
     firsts = [0]
     for row in range(len(lengths)):

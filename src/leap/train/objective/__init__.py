@@ -11,15 +11,7 @@ __all__ = ["AdaptiveLayer", "LeapLoss", "Objective", "objective"]
 def objective(
     settings: Loss, layers: int, width: int, teacher_width: int, gather: Gather | None = None
 ) -> Objective:
-    """The objective that `loss.kind` names.
-
-    Args:
-        settings: the block `loss` of a variant.
-        layers: L_s.
-        width: the student's D.
-        teacher_width: D_t.
-        gather: see `leap.train.objective.objective.Objective`.
-    """
+    """Return the objective that `loss.kind` names, for L_s layers; arguments as of `Objective`."""
     if isinstance(settings, AdaptiveLayerSettings):
         return AdaptiveLayer(settings, layers, width, teacher_width, gather)
     return LeapLoss(settings, layers, width, teacher_width, gather)

@@ -40,15 +40,6 @@ class AdaptiveLayer(Objective):
         teacher_width: int,
         gather: Gather | None = None,
     ) -> None:
-        """Prepares the objective.
-
-        Args:
-            settings: the library's arguments by its names, and the base loss.
-            layers: L_s.
-            width: the student's D.
-            teacher_width: D_t.
-            gather: see `Objective`.
-        """
         super().__init__(layers, width, teacher_width, gather)
         self.settings = settings
         count = settings.layers_per_step
@@ -58,7 +49,7 @@ class AdaptiveLayer(Objective):
     def forward(
         self, pooled: Tensor, teacher: Tensor, stored: list[int], progress: Tensor | float
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """The loss of a batch; see `Objective.forward`. Terms: final, contrast, prior, kl."""
+        """Compute the loss of a batch; see `Objective.forward`. Terms: final, contrast, prior, kl."""
         loss, pooled = self.settings, pooled.float()
         target, projected = teacher[-1], self.projection(pooled).float()
         targets = self.gather(target)
@@ -88,19 +79,16 @@ class AdaptiveLayer(Objective):
 
 
 def kl_to_final(layer: Tensor, final: Tensor, temperature: float) -> Tensor:
-    """KL(softmax(final / T) || softmax(layer / T)) over the dimensions of unit vectors, mean over the batch.
+    """Return KL(softmax(final / T) || softmax(layer / T)) over the dimensions of unit vectors, batch mean.
 
-    Args:
-        layer: [B, D].
-        final: [B, D], its gradient stopped by the caller (sentence-transformers#3757).
-        temperature: T.
+    Both [B, D]; the caller stops the gradient of `final` (sentence-transformers#3757).
     """
     log_layer = (F.normalize(layer, dim=-1) / temperature).log_softmax(-1)
     return F.kl_div(log_layer, (F.normalize(final, dim=-1) / temperature).softmax(-1), reduction="batchmean")
 
 
 def prior_weights(settings: AdaptiveLayerSettings, layers: int) -> Tensor:
-    """w(l) of the layers below the last, index 0 the embeddings, [L_s] float32."""
+    """Return w(l) of the layers below the last, index 0 the embeddings, [L_s] float32."""
     numbers = range(layers)
     if settings.layer_weighting == "log":
         return torch.tensor([1 / (1 + math.log(1 + layer)) for layer in numbers])

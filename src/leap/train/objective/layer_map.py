@@ -9,7 +9,7 @@ from leap.core.settings.training import Loss, LossSettings
 
 
 def positions(student_layers: int, teacher_layers: int, kind: str) -> list[tuple[int, int, float]]:
-    """For each student layer the teacher layers below and above it, and the weight of the upper one.
+    """Return for each student layer the teacher layers below and above it, and the weight of the upper one.
 
     uniform: ceil(l * L_t / L_s), the paper's uniform map. interpolate: l * L_t / L_s between its neighbours,
     so that a teacher shallower than the student gives every layer a target of its own (repeated targets make
@@ -25,7 +25,7 @@ def positions(student_layers: int, teacher_layers: int, kind: str) -> list[tuple
 
 
 def needed_teacher_layers(student_layers: int, teacher_layers: int, loss: Loss) -> list[int]:
-    """The teacher layers that the loss reads, ascending; the last one always, 0 is the embedding layer."""
+    """Return the teacher layers that the loss reads, ascending; the last one always, 0 is the embedding layer."""
     needed = {teacher_layers}
     if isinstance(loss, LossSettings) and loss.alpha > 0:
         for low, high, _ in positions(student_layers, teacher_layers, loss.layer_map):
@@ -34,16 +34,13 @@ def needed_teacher_layers(student_layers: int, teacher_layers: int, loss: Loss) 
 
 
 def mapped_targets(teacher: Tensor, stored: list[int], student_layers: int, kind: str) -> Tensor:
-    """The target of every student layer.
+    """Return the target of every student layer, [L_s, B, D_t].
 
     Args:
         teacher: [S, B, D_t], the stored layers in order.
         stored: their numbers, the last one being the teacher's last layer.
         student_layers: L_s.
         kind: uniform or interpolate.
-
-    Returns:
-        [L_s, B, D_t].
     """
     places = positions(student_layers, stored[-1], kind)
     at = {layer: teacher[index] for index, layer in enumerate(stored)}

@@ -24,11 +24,11 @@ class TrainedHeads(nn.Module):
         self.deltas = nn.Parameter(torch.zeros(layers - 1, width, width))
 
     def forward(self, below: Tensor) -> Tensor:
-        """Layers 1 to L - 1 mapped; [L - 1, B, D] to the same."""
+        """Map layers 1 to L - 1; [L - 1, B, D] to the same."""
         return below + below @ self.deltas
 
     def maps(self) -> Tensor:
-        """1 + Delta_l, [L - 1, D, D] float32: a row vector p_l becomes p_l @ maps[l - 1]."""
+        """Return 1 + Delta_l, [L - 1, D, D] float32: a row vector p_l becomes p_l @ maps[l - 1]."""
         deltas = self.deltas.detach()
         return deltas + torch.eye(deltas.shape[-1], device=deltas.device)
 
@@ -47,15 +47,6 @@ class LeapLoss(Objective):
         teacher_width: int,
         gather: Gather | None = None,
     ) -> None:
-        """Prepares the objective.
-
-        Args:
-            settings: the weights and the form of each term.
-            layers: L_s.
-            width: the student's D.
-            teacher_width: D_t.
-            gather: see `Objective`.
-        """
         super().__init__(layers, width, teacher_width, gather)
         self.settings = settings
         self.heads = TrainedHeads(layers, width) if settings.heads and layers > 1 else None
@@ -64,13 +55,11 @@ class LeapLoss(Objective):
         self.register_buffer("own_exit_weights", _mean_one(weights[:-1]), persistent=False)
 
     def maps(self) -> Tensor | None:
-        """The trained heads as `TrainedHeads.maps` gives them; None where there are none."""
         return None if self.heads is None else self.heads.maps()
 
     def forward(
         self, pooled: Tensor, teacher: Tensor, stored: list[int], progress: Tensor | float
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """The loss of a batch; see `Objective.forward`."""
         own = pooled[1:].float()
         parts = self._terms(own, teacher, stored, progress)
         total = torch.stack([self._weight(name) * value for name, value in parts.items()]).sum()
@@ -102,7 +91,6 @@ class LeapLoss(Objective):
         return parts
 
     def _exited(self, own: Tensor) -> Tensor:
-        """What leaves at each layer, [L, B, D]: through its head, the last layer as it is."""
         below, share = own[:-1], self.settings.exit_gradient
         if self.heads is None and share == 1.0:
             return own
@@ -148,13 +136,13 @@ class LeapLoss(Objective):
 
 
 def layer_weights(settings: LayerWeights, layers: int) -> Tensor:
-    """w_l for l = 1..L_s as the settings give them, [L_s] float32."""
+    """Return w_l for l = 1..L_s as the settings give them, [L_s] float32."""
     values = [settings.early if layer < settings.late_from else settings.late for layer in range(1, layers)]
     return torch.tensor([*values, settings.final])
 
 
 def ramp(progress: Tensor | float, start: float, end: float) -> Tensor | float:
-    """0 before `start`, 1 after `end`, linear between (paper, Appendix B: 10 %-60 % of training)."""
+    """Return 0 before `start`, 1 after `end`, linear between (paper, Appendix B: 10 %-60 % of training)."""
     if start == end:
         return (progress >= end) * 1.0
     rise = (progress - start) / (end - start)

@@ -19,7 +19,7 @@ class Objective(nn.Module):
     """
 
     def __init__(self, layers: int, width: int, teacher_width: int, gather: Gather | None = None) -> None:
-        """Prepares the projection.
+        """Prepare the projection.
 
         Args:
             layers: L_s.
@@ -37,13 +37,13 @@ class Objective(nn.Module):
         self.projection = nn.Identity() if width == teacher_width else nn.Linear(width, teacher_width, bias=False)
 
     def maps(self) -> Tensor | None:
-        """The trained exit heads, [L_s - 1, D, D] float32; None where the objective trains none."""
+        """Return the trained exit heads, [L_s - 1, D, D] float32; None where the objective trains none."""
         return None
 
     def forward(
         self, pooled: Tensor, teacher: Tensor, stored: list[int], progress: Tensor | float
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """The loss of a batch.
+        """Compute the loss of a batch.
 
         Args:
             pooled: [L_s + 1, B, D], the student's pooled layers, index 0 the embedding layer.

@@ -1,4 +1,4 @@
-"""Cached or online: one decision, taken by `cache_teacher` and kept in the manifest."""
+"""Cached or online: one decision, taken by `cache_teacher` and recorded in the manifest."""
 
 import logging
 from collections.abc import Sequence
@@ -22,14 +22,7 @@ LARGEST_CACHE = 20 * 10**9
 
 
 def run_online(mode: Literal["auto", "cached", "online"], rows: int, layers: int, width: int) -> bool:
-    """Whether the teacher runs online; the log says so, and why.
-
-    Args:
-        mode: the setting `train.teacher`.
-        rows: sentences.
-        layers: teacher layers that the loss reads.
-        width: D_t.
-    """
+    """Decide whether the teacher runs online; the log says so, and why. `mode` is `train.teacher`, `width` D_t."""
     size = rows * layers * width * 2
     online = mode == "online" or (mode == "auto" and size > LARGEST_CACHE)
     why = f"train.teacher is {mode}, and {rows} sentences x {layers} layers take {size / 1e9:.2f} GB as a cache"
@@ -40,7 +33,7 @@ def run_online(mode: Literal["auto", "cached", "online"], rows: int, layers: int
 def open_teacher(
     folder: Path, sentences: Sequence[str], teacher: Located, device: torch.device, precision: str
 ) -> Teacher:
-    """The teacher that `cache_teacher` prepared in `folder`.
+    """Open the teacher that `cache_teacher` prepared in `folder`.
 
     Raises:
         UserError: it was prepared from another teacher or text, or a shard is missing or changed.

@@ -23,7 +23,6 @@ class TeacherTokens:
     places: Tensor
 
     def map(self, change: Callable[[Tensor], Tensor]) -> "TeacherTokens":
-        """The same tokens with every tensor changed."""
         return TeacherTokens(self.batch.map(change), change(self.places))
 
 
@@ -43,14 +42,16 @@ class Teacher(Protocol):
     packs: bool
 
     def reserve(self, batches: Iterable[Rows]) -> None:
-        """Learns the batches to come, so that `inputs` can have the same shapes for each of them."""
+        """Learn the batches to come, so that `inputs` can have the same shapes for each of them."""
 
     def inputs(self, rows: Rows, fixed: bool) -> TeacherInput:
-        """What the vectors of `rows` are made from, on the host; of the same shapes each time if `fixed`,
-        which `reserve` must come before."""
+        """Return what the vectors of `rows` are made from, on the host.
+
+        It has the same shapes each time if `fixed`, which `reserve` must come before.
+        """
 
     def compile(self) -> None:
-        """Compiles what `vectors` computes, for a GPU."""
+        """Compile what `vectors` computes, for a GPU."""
 
     def vectors(self, given: TeacherInput) -> Tensor:
-        """The vectors from what `inputs` gave, on the device: [S, B, D_t] float32."""
+        """Return the vectors from what `inputs` gave, on the device: [S, B, D_t] float32."""

@@ -1,4 +1,4 @@
-"""A teacher that runs beside the student: no cache, at the price of its forward pass in every epoch."""
+"""A teacher that runs along with the student: no cache, at the price of its forward pass in every epoch."""
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -20,14 +20,7 @@ from leap.train.tokens import TokenizedText
 def write_online(
     folder: Path, teacher: Located, sentences: Sequence[str], layers: list[int], max_length: int
 ) -> dict[str, Any]:
-    """Writes the manifest of a teacher that will run online, in the place of a cache.
-
-    Returns:
-        The manifest: a cache's without shards.
-
-    Raises:
-        UserError: the teacher cannot be read.
-    """
+    """Write the manifest of a teacher that will run online, in the place of a cache: a cache's without shards."""
     encoder = open_model(teacher.folder, max_length).encoder
     manifest = identity_of(teacher, encoder, sentences, layers, max_length) | {"online": True, "shards": []}
     for path in folder.glob("shard-*"):
@@ -43,16 +36,7 @@ class OnlineTeacher:
         self, teacher: Located, sentences: Sequence[str], manifest: dict[str, Any], device: torch.device,
         precision: str, tokens: Path,
     ) -> None:  # fmt: skip
-        """Loads the teacher and tokenizes the sentences with its tokenizer.
-
-        Args:
-            teacher: the checked teacher.
-            sentences: the training text in order.
-            manifest: as `write_online` wrote it.
-            device: where the student trains.
-            precision: bf16 or fp32, as the student trains.
-            tokens: the folder of tokenized text.
-        """
+        """Load the teacher, and tokenize the sentences with its tokenizer, cached in the folder `tokens`."""
         self.layers: list[int] = manifest["layers"]
         self.width: int = manifest["width"]
         opened = open_model(teacher.folder, manifest["max_length"])
@@ -65,11 +49,9 @@ class OnlineTeacher:
         self._tokens = 0
 
     def reserve(self, batches: Iterable[Rows]) -> None:
-        """As `Teacher.reserve`."""
         self._tokens = self._text.largest(batches)
 
     def inputs(self, rows: Rows, fixed: bool) -> TeacherTokens:
-        """As `Teacher.inputs`."""
         if fixed:
             batch = self._text.packed(rows, self._tokens, self._longest)
             return TeacherTokens(batch, torch.arange(len(rows)))
@@ -78,7 +60,6 @@ class OnlineTeacher:
 
     @torch.no_grad()
     def vectors(self, given: TeacherInput) -> Tensor:
-        """As `Teacher.vectors`."""
         assert isinstance(given, TeacherTokens)
         device = given.places.device.type
         with torch.autocast(device, torch.bfloat16, enabled=self._narrow, cache_enabled=False):
@@ -87,6 +68,5 @@ class OnlineTeacher:
         return kept
 
     def compile(self) -> None:
-        """As `Teacher.compile`."""
         if isinstance(self._encoder, Encoder):
             compile_layers(self._encoder)

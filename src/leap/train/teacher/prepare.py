@@ -22,17 +22,9 @@ def prepare_teacher(
     variants: Sequence[VariantSettings],
     train: TrainSettings,
 ) -> dict[str, Any]:
-    """Write the teacher's cache, or only its manifest where the teacher runs beside the students.
+    """Write the teacher's cache, or only its manifest where the teacher runs along with the students.
 
-    Args:
-        folder: where the manifest and the shards go.
-        source: the teacher.
-        sentences: the training text.
-        variants: those that are trained.
-        train: the shared block, whose `teacher` and `device` hold for all.
-
-    Returns:
-        The manifest.
+    `train` is the shared block, whose `teacher` and `device` hold for all variants. Returns the manifest.
     """
     teacher = locate(source)
     shape = read_shape(teacher.folder)

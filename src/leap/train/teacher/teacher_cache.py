@@ -39,18 +39,12 @@ ROWS_TOGETHER = 2**14
 def build_cache(
     folder: Path, teacher: Located, sentences: Sequence[str], layers: list[int], max_length: int, device: str
 ) -> dict[str, Any]:
-    """Computes what is missing of the cache, shard by shard, and closes it with its manifest.
+    """Compute what is missing of the cache, shard by shard, and close it with its manifest, which is returned.
 
     Args:
-        folder: of the cache; shards of an interrupted run with the same identity are kept.
-        teacher: the checked teacher.
-        sentences: the training text in order.
-        layers: teacher layers to keep, ascending, 0 being the embedding layer.
+        folder: of the cache; shards of an interrupted run with the same identity stay.
+        layers: teacher layers to store, ascending, 0 being the embedding layer.
         max_length: tokens; not more than the student sees.
-        device: cpu, cuda or auto.
-
-    Returns:
-        The manifest.
 
     Raises:
         UserError: the teacher cannot be read, or its vectors are not finite.
@@ -90,32 +84,21 @@ class TeacherCache:
     packs = True
 
     def __init__(self, folder: Path, manifest: dict[str, Any]) -> None:
-        """Opens the cache and checks its shards.
-
-        Args:
-            folder: of the cache.
-            manifest: its manifest.json.
-
-        Raises:
-            UserError: a shard is missing or changed.
-        """
+        """Open the cache of a manifest, and refuse it if a shard is missing or changed."""
         self.layers: list[int] = manifest["layers"]
         self.width: int = manifest["width"]
         self._starts = np.cumsum([0, *(shard["rows"] for shard in manifest["shards"])])
         self._shards = [self._open(folder, shard) for shard in manifest["shards"]]
 
-    def reserve(self, batches: Iterable[Rows]) -> None:
-        """As `Teacher.reserve`: a cache's rows are all of one size."""
+    def reserve(self, batches: Iterable[Rows]) -> None: ...
 
     def inputs(self, rows: Rows, fixed: bool = True) -> Tensor:
-        """As `Teacher.inputs`: the stored vectors, [B, S, D_t] float16."""
+        """Return the stored vectors, [B, S, D_t] float16."""
         return torch.from_numpy(self._read(rows))
 
-    def compile(self) -> None:
-        """As `Teacher.compile`: there is nothing to compute."""
+    def compile(self) -> None: ...
 
     def vectors(self, given: TeacherInput) -> Tensor:
-        """As `Teacher.vectors`."""
         assert isinstance(given, Tensor)
         return given.transpose(0, 1).float()
 
@@ -144,7 +127,7 @@ class TeacherCache:
 def identity_of(
     teacher: Located, encoder: Walkable, sentences: Sequence[str], layers: list[int], max_length: int
 ) -> dict[str, Any]:
-    """What the teacher's vectors are made from: the manifest's first part."""
+    """Return what the teacher's vectors are made from: the manifest's first part."""
     return {
         "teacher": teacher.sha256,
         "tokenizer": hash_tokenizer(teacher.folder),
@@ -159,7 +142,7 @@ def identity_of(
 
 
 def _begin(folder: Path, identity: dict[str, Any]) -> dict[str, Any] | None:
-    """The manifest of a cache that is whole already; else keeps only shards of the same identity."""
+    """The manifest of a cache that is whole already; else leave only shards of the same identity."""
     manifest, building = folder / "manifest.json", folder / "building.json"
     found = _as_written(manifest)
     if found is not None:
@@ -194,7 +177,6 @@ def _holds(folder: Path, shard: dict[str, Any]) -> bool:
 
 
 def _end(folder: Path) -> None:
-    """Removes what only an unfinished cache needs."""
     for path in (*folder.glob("shard-*.json"), folder / "building.json"):
         path.unlink(missing_ok=True)
 
