@@ -129,8 +129,8 @@ def has_wrong_checksum(content: dict[str, Any]) -> bool:
 
 
 def sha256_of(path: Path) -> str:
-    with path.open("rb") as file:
     """Return the sha256 of a file's bytes, in hex."""
+    with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
@@ -140,8 +140,8 @@ def sha256_of_json(content: Any) -> str:
 
 
 def sha256_of_sentences(sentences: Sequence[str]) -> str:
+    """Return the sha256 of the sentences and their order."""
     digest = hashlib.sha256()
     for sentence in sentences:
-    """Return the sha256 of the sentences and their order."""
         digest.update(sentence.encode("utf-8", "replace") + b"\n")
     return digest.hexdigest()

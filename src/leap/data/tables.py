@@ -163,9 +163,9 @@ def file_ending(file: Path) -> str:
 
 
 def open_text(file: Path) -> IO[str]:
+    """Open a file of text, packed or not, as UTF-8."""
     # utf-8-sig takes a byte order mark away; newline="" leaves line ends within quotes to the csv reader.
     if file.suffix.lower() == ".gz":
-    """Open a file of text, packed or not, as UTF-8."""
         return gzip.open(file, "rt", encoding="utf-8-sig", newline="")
     return file.open(encoding="utf-8-sig", newline="")
 

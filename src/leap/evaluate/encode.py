@@ -158,11 +158,7 @@ def _unique(texts: Sequence[str]) -> tuple[list[str], Tensor]:
 
 
 def token_counts(model: LeapEncoder, texts: Sequence[str], prompt_name: str | None = None) -> Tensor:
-    """Count each text's tokens as the model sees it: prompt and special tokens included, cut at its longest input.
-
-    Returns:
-        [N] int64.
-    """
+    """Count each text's tokens, [N] int64: prompt and special tokens included, cut at the model's longest."""
     prompt = model.prompts.text(None, prompt_name) or ""
     prompted = [f"{prompt}{text}" for text in texts]
     chunks = (model.tokenizer(prompted[start : start + CHUNK]) for start in range(0, len(texts), CHUNK))

@@ -80,11 +80,11 @@ def exit_shares(exits: Tensor, depth: int) -> list[float]:
 
 
 def share_below(overlaps: Tensor, bound: float) -> float:
+    """Return the share of sentences with an overlap below the bound."""
     return (overlaps < bound).double().mean().item()
 
 
 def contraction(pooled: Tensor) -> list[float | None]:
-    """Return the share of sentences with an overlap below the bound."""
     """Return gamma_l = |p_{l+1} - p_l| / |p_l - p_{l-1}|, the median over sentences (paper, Equation 5).
 
     L numbers; null at 1, where the step starts at the embeddings, at L, and where no sentence moves.

@@ -63,12 +63,7 @@ class VectorCache:
     ) -> Vectors:
         """Return the vectors of texts: read if they are there, else computed and stored.
 
-        Args:
-            model: what encodes them.
-            texts: in the order of the vectors' rows.
-            what: which vectors, with all that they depend on next to the model and the texts.
-            compute: makes them.
-            prompt_name: the model's prompt before every text; its default one if None.
+        `what` says which vectors, with all that they depend on next to the model, the texts and `prompt_name`.
         """
         path = self.folder / f"{entry_name(model, texts, what, prompt_name)}.safetensors"
         found = _read(path)
@@ -111,7 +106,6 @@ def vector_cache(gigabytes: float, folder: Path = FOLDER) -> VectorCache | None:
 
 
 def entry_name(model: LeapEncoder, texts: Sequence[str], what: str, prompt_name: str | None = None) -> str:
-    """Return the sha256 of all that vectors depend on, in hex."""
     return sha256_of_json(
         {
             "model": model_files(model.folder),

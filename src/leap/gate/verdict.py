@@ -54,6 +54,7 @@ def role(settings: Settings, variant: str) -> str | None:
 
 
 def table(verdict: dict[str, Any]) -> str:
+    """Put every check into columns, for a terminal."""
     rows = [("", "check", "scope", "value", "interval", "n", "bound", "severity")]
     rows += [
         (
@@ -72,7 +73,7 @@ def table(verdict: dict[str, Any]) -> str:
 
 
 def lines(verdict: dict[str, Any]) -> list[str]:
-    """Put every check into columns, for a terminal."""
+    """Put the verdict into words: a line a check, then the whole."""
     name = f"{verdict['variant']}-{verdict['seed']}"
     width = max(len(check["name"]) for check in verdict["checks"])
     shown = [f"{mark(check)} {check['name']:<{width}}  {check['reason']}" for check in verdict["checks"]]
@@ -80,7 +81,6 @@ def lines(verdict: dict[str, Any]) -> list[str]:
     refusing = [check["name"] for check in verdict["checks"] if refuses(check)]
     outcome = "passes" if verdict["passed"] else f"is refused by {', '.join(refusing)}"
     if verdict["passed"] and failed:
-    """Put the verdict into words: a line a check, then the whole."""
         outcome += f", with a warning from {', '.join(failed)}"
     if verdict["passed"] and verdict["role"]:
         outcome += f"; as gate.{verdict['role']} it is never promoted"
@@ -95,9 +95,9 @@ def mark(check: dict[str, Any]) -> str:
 
 
 def refuses(check: dict[str, Any]) -> bool:
+    """Tell whether this check alone refuses the model."""
     return not check["passed"] and check["severity"] == "refuse"
 
 
 def _short(value: float | None) -> str:
-    """Tell whether this check alone refuses the model."""
     return "-" if value is None else f"{value:.4g}" if isinstance(value, float) else str(value)

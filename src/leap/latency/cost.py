@@ -66,6 +66,7 @@ def amortisation(latency: dict[str, Any], batch: int, spending: Spending) -> dic
 
 
 def lines(found: dict[str, Any], spending: Spending, batch: int, machine: str) -> Iterator[str]:
+    """Put the estimate into words."""
     priced = (spending.training_price, spending.serving_price) != (1.0, 1.0)
     unit = "" if priced else " hours"
     yield f"Measured on {machine}, batch {batch}:"
@@ -79,7 +80,6 @@ def lines(found: dict[str, Any], spending: Spending, batch: int, machine: str) -
         f"exits: {found['hours_saved_a_week']:.2f} hours saved a week"
     )
     if priced:
-    """Put the estimate into words."""
         yield f"  {found['saved_a_week']:.2f} saved a week at {spending.serving_price:g} an hour"
     yield f"Training cost once: {found['training_cost']:.2f}{unit}"
     if found["days_to_pay_back"] is None:

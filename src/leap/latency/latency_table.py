@@ -21,10 +21,10 @@ def latency_settings(**options: Any) -> LatencySettings:
 
 
 def table(figures: dict[str, Any]) -> str:
+    """Render the rows as a Markdown table."""
     heads = [*COLUMNS, "speed-up [95 %]", "over", "realised", "monitoring"]
     lines = [f"| {' | '.join(heads)} |", "| --- " * len(heads) + "|"]
     for row in figures["rows"]:
-    """Render the rows as a Markdown table."""
         cells = [f"{row[name]:.3g}" if isinstance(row[name], float) else str(row[name]) for name in COLUMNS]
         low, high = row["speed_up_ci95"]
         overhead = row["monitoring_overhead"]

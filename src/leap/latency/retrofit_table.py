@@ -58,6 +58,7 @@ def measure_retrofit(
 
 
 def table(rows: Sequence[LayerRow]) -> str:
+    """Put the rows into columns for a person."""
     head = (
         "queries leave at | neighbours kept, own index | in the index of the model before | ms a query\n"
         "---------------- | -------------------------- | -------------------------------- | ----------"

@@ -338,13 +338,14 @@ def timed(
 
 
 def cpu_timer(path: Forward, batch: Batch) -> float:
+    """Run a path once; return its wall time in milliseconds."""
     start = time.perf_counter()
     path(batch)
     return (time.perf_counter() - start) * 1000
 
 
 def spread(milliseconds: Times) -> dict[str, float]:
-    """Run a path once; return its wall time in milliseconds."""
+    """Return percentiles, mean and sample standard deviation of all timed calls."""
     p50, p95, p99 = (float(value) for value in np.percentile(milliseconds, [50, 95, 99]))
     return {
         "ms_p50": p50,
@@ -356,7 +357,6 @@ def spread(milliseconds: Times) -> dict[str, float]:
 
 
 def event_figures(milliseconds: Times | None) -> dict[str, float]:
-    """Return percentiles, mean and sample standard deviation of all timed calls."""
     """Return percentiles of single calls between CUDA events; nothing where there are none."""
     if milliseconds is None:
         return {}

@@ -72,12 +72,12 @@ class Settings(Block):
 
     @property
     def experiment(self) -> str:
-        """The name of MLflow's experiment: the data's own, like the registered model's."""
+        """Return the name of MLflow's experiment: the data's own, like the registered model's."""
         return self.tracking.experiment or f"leap-{self.data.name}"
 
     @property
     def registered_model(self) -> str:
-        """The name of MLflow's registered model: the data's own, so that none stands under another's champion."""
+        """Return the name of MLflow's registered model: the data's own, under no other's champion."""
         return self.gate.registered_model or re.sub(r"[^\w.-]+", "-", f"leap-{self.data.name}")
 
     def variant(self, name: str) -> VariantSettings:

@@ -170,9 +170,9 @@ def read_column(file: Path, column: str | None) -> list[str]:
 
 
 def describe(calibrated: Calibrated) -> list[str]:
+    """Put the outcome into lines for a person."""
     facts, depth = calibrated.report, len(calibrated.calibration.thresholds)
     if not facts["exited"]:
-    """Put the outcome into lines for a person."""
         return [
             f"no exit can be shown to be safe: strategy calibrated computes all {depth} layers",
             f"(demanded: at most {facts['risk']:.1%} of the exited vectors below cosine {facts['floor']} to "

@@ -206,11 +206,11 @@ def calibrate_queries_of_folder(
 
 
 def describe_queries(calibrated: QueryCalibration) -> list[str]:
+    """Put the outcome into lines for a person."""
     facts = calibrated.report
     demanded = f"at least {facts['keep']:.0%} of the ten nearest, confidence {facts['confidence']:.0%}"
     shares = ", ".join(f"{layer}: {share:.1%}" for layer, share in facts["kept_by_layer"].items())
     table = f"kept by layer, over {facts['queries']} queries and {facts['documents']} documents: {shares}"
     if facts["layer"] is None:
-    """Put the outcome into lines for a person."""
         return [f"nothing can be shown ({demanded}): queries compute all layers", table]
     return [f"queries may leave at layer {facts['layer']} ({demanded})", table]
