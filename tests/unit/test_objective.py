@@ -133,6 +133,27 @@ def test_the_exit_loss_is_its_two_halves_as_the_paper_weighs_them() -> None:
     assert total(settings, progress=0.35)[2]["exit"].item() == pytest.approx(
         (to_teacher + 0.5 * 0.7 * to_itself).item(), rel=1e-5
     )
+    student_only = loss_settings(**{**OFF, "beta": 1.0, "beta_teacher": 0.0})
+    assert total(student_only)[2]["exit"].item() == pytest.approx(0.7 * to_itself.item(), rel=1e-5)
+
+
+def test_matryoshka_adds_the_loss_of_the_first_dimensions() -> None:
+    """As sentence-transformers' MatryoshkaLoss: the loss on vectors cut to each width, summed."""
+    plain = loss_settings(**{**OFF, "beta": 0.4, "delta": 0.3})
+    torch.manual_seed(0)
+    loss = LeapLoss(plain, LAYERS, WIDTH, TEACHER_WIDTH)
+    half = LeapLoss(plain, LAYERS, WIDTH // 2, TEACHER_WIDTH)
+    with torch.no_grad():
+        half.projection.weight.copy_(loss.projection.weight[:, : WIDTH // 2])
+    pooled = vectors(LAYERS + 1, ROWS, WIDTH)
+    teacher = vectors(LAYERS, ROWS, TEACHER_WIDTH, seed=1)
+    expected = [
+        f(cut, teacher, [1, 2, 3, 4], 1.0)[0].item()
+        for f, cut in ((loss, pooled), (half, pooled[..., : WIDTH // 2]))
+    ]
+    value, _, parts = total(plain.model_copy(update={"matryoshka": (0.5,)}))
+    assert parts["matryoshka"].item() == pytest.approx(expected[1], rel=1e-5)
+    assert value.item() == pytest.approx(sum(expected), rel=1e-5)
 
 
 def test_the_late_loss_and_the_exit_weights_have_their_own_first_layer() -> None:

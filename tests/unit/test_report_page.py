@@ -177,7 +177,7 @@ def test_pictures_are_svg_with_a_curve_a_variant_and_the_same_every_time(
     summary: dict[str, Any], drawn: Pictures, project: Path
 ) -> None:
     assert list(drawn) == [
-        *("similarity", "quality", "exits", "neighbours", "stability", "contraction"),
+        *("similarity", "quality", "exits", "neighbours", "stability", "contraction", "alignment"),
         *("latency", "frontier", "queries", "losses"),
     ]  # fmt: skip
     for name, (_, svg, _) in drawn.items():

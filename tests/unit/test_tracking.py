@@ -25,7 +25,7 @@ from leap.core.settings.data import DataSettings
 from leap.evidence.evidence_file import checkpoint_hash, model_hash
 from leap.registry.checkpoint_run import log_checkpoint
 from leap.registry.project_runs import log_report
-from leap.registry.run_content import evidence_numbers
+from leap.registry.run_content import evidence_numbers, plain_numbers
 from leap.registry.ui_links import ui_links
 from leap.tracking import Tracking
 from leap.tracking import training_run as run_module
@@ -107,6 +107,11 @@ def test_evidence_as_numbers() -> None:
         ("sts/x/spearman_by_layer", 0.2, 1),
         ("sts/x/spearman_by_layer", 0.4, 3),
     ]
+
+
+def test_rows_that_a_name_and_step_cannot_tell_apart_stay_in_the_file() -> None:
+    rows = [{"type": "expect_a", "observed": 1.0}, {"type": "expect_b", "observed": 2.0}]
+    assert plain_numbers({"expectations": rows, "kept": 7}, "validate/") == [("validate/kept", 7.0, 0)]
 
 
 def test_a_history_line_that_a_kill_cut_short_is_left_out(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from leap.evaluate.layers import is_monotonic
 from leap.evidence.bounds import NEAR
 from leap.evidence.spearman import Array
 
@@ -36,12 +37,14 @@ def flat_curve(layers: list[dict[str, Any]], min_layer: int) -> Symptom:
     """Diagnostic 1: from l_min on no layer but the last comes near the last one."""
     between = [row["similarity_to_final"] for row in layers[min_layer - 1 : -1]]
     highest = max(between, default=0.0)
+    monotonic = is_monotonic([row["similarity_to_final"] for row in layers])
+    rises = f"The curve {'rises' if monotonic else 'does not rise'} at every layer"
     where = f"layers {min_layer} to {len(layers) - 1}"
     return Symptom(
         "flat similarity curve",
         highest < FLAT,
         {"highest_similarity": highest, "bound": FLAT},
-        f"{where} reach a cosine of {highest:.2f} to the last layer; flat is below {FLAT:g}"
+        f"{where} reach a cosine of {highest:.2f} to the last layer; flat is below {FLAT:g}. {rises}"
         if between
         else "there is no layer between min_layer and the last",
     )

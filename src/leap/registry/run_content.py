@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
@@ -31,8 +32,13 @@ def evidence_numbers(name: str, content: dict[str, Any]) -> list[Number]:
 
 
 def plain_numbers(content: dict[str, Any], prefix: str = "") -> list[Number]:
-    """List the numbers of a result file that is no evidence, nested keys joined by slashes."""
-    return [number for number in _numbers(content, prefix) if number[0].rpartition("/")[2] not in HEAD]
+    """List the numbers of a result file that is no evidence, nested keys joined by slashes.
+
+    Rows that share name and step (shards, expectations) are in the file only: no metric has two values at a step.
+    """
+    numbers = [number for number in _numbers(content, prefix) if number[0].rpartition("/")[2] not in HEAD]
+    times = Counter((name, step) for name, _, step in numbers)
+    return [(name, value, step) for name, value, step in numbers if times[name, step] == 1]
 
 
 def _numbers(content: dict[str, Any], prefix: str = "", step: int = 0) -> Iterator[Number]:

@@ -58,6 +58,11 @@ def pictures(summary: dict[str, Any], evaluations: Path, studies: Studies) -> Pi
             layers,
             curves("layer", "contraction", ("layer", "contraction ratio"), 1.0),
         ),
+        "alignment": (
+            "Alignment: cosine of a layer's step with the way that is left to the last layer",
+            layers,
+            curves("layer", "alignment", ("layer", "alignment")),
+        ),
         "latency": (
             "Time of one batch of sentences, by the way the model is run",
             plot_data.latency_rows(summary),

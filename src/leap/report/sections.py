@@ -33,9 +33,10 @@ FURTHER = (
         "strategy; theta=threshold:2; patience:0; Spearman=spearman; layers=expected_layers:2; NN@10=nn_at_10",
     ),
     (
-        ("int8",),
-        "int8 weights and early exit",
-        "weights; path; Spearman=spearman; NN@10=nn_at_10; p50 ms=ms_p50:2; speed-up=speed_up:2",
+        ("weights",),
+        "weights of fewer bits and early exit",
+        "weights; path; Spearman=spearman; NN@10=nn_at_10; layers=expected_layers:2; leave elsewhere=moved; "
+        "p50 ms=ms_p50:2; speed-up=speed_up:2",
     ),
     (
         ("widths",),
@@ -91,8 +92,7 @@ def sections(summary: dict[str, Any], studies: Studies, asked: dict[str, str]) -
         Section("lengths", "By length of the sentence", "Bins of few sentences are left out.",
                 [grid(f"variant; {LENGTHS}", length_rows(_rows(variants, "by_length")), words=2)]),
         Section("seeds", "Spread over seeds", "", [_spread(summary)]),
-        Section("training", "Training", "The total loss by step. Variants minimise different objectives, so only "
-                "the shape compares.", [], ("losses",)),
+        _training(summary),
         _studies(studies, asked),
         Section("run", "What this run was", "", [_run(summary)]),
         Section("words", "How to read the numbers", "", [Grid(("", ""), list(WORDS.items()), last_words=True)]),
@@ -160,7 +160,7 @@ def _layers(variants: dict[str, Row]) -> Section:
     note = (
         "The rule compares a layer with the previous one; the oracle (near_final) with the last, which must be "
         "computed for it. Both shares are cumulative. Contraction is a layer's step over the previous one, "
-        "alignment the cosine of the two steps."
+        "alignment the cosine of that step with the way left to the last layer."
     )
     if known:
         both = len(set(monotonic) & set(near))
@@ -170,7 +170,7 @@ def _layers(variants: dict[str, Row]) -> Section:
             f"near, and {len(near) - both} of the others."
         )
     grids = [grid(LAYERS, item["layers"] or [], f"{name}: {item['diagnosis']}") for name, item in variants.items()]
-    return Section("layers", "Layers", note, grids, ("neighbours", "stability", "contraction"))
+    return Section("layers", "Layers", note, grids, ("neighbours", "stability", "contraction", "alignment"))
 
 
 def _control(summary: dict[str, Any]) -> Section:
@@ -244,10 +244,38 @@ def _strategies(variants: dict[str, Row]) -> Section:
     )
     grids = [
         grid(columns, rows, words=2, last_words=True),
+        grid(f"variant; theta=threshold:2; {FIGURES}; quality; p50 ms=ms_p50:2; speed-up=speed_up:2",
+             [{"variant": name, **row} for name, variant in variants.items() for row in theta_rows(variant)],
+             "The rule by its threshold theta, one sentence at a time"),
         grid(f"variant; theta=threshold:2; min_layer:0; patience:0; {FIGURES}", best,
              "Of all rules tried, the fewest layers that pass the paper's deployment checklist"),
     ]  # fmt: skip
     return Section("strategies", "Exit strategies and the calibrated mode", note, grids)
+
+
+def theta_rows(variant: Row) -> Iterator[Row]:
+    """The rule at every theta that was timed: the sweep's figures by the variant's l_min and k, and the time."""
+    rule = variant.get("exit_rule") or {}
+    swept = {
+        row["threshold"]: row
+        for row in variant.get("sweep") or []
+        if all(row[key] == rule.get(key) for key in ("min_layer", "patience"))
+    }
+    for timed in variant.get("latency_by_threshold") or []:
+        yield {**swept.get(timed["threshold"], {}), **timed}
+
+
+def _training(summary: dict[str, Any]) -> Section:
+    controls = [item for item in summary["variants"].values() if item.get("role") == "baseline"]
+    usual = dig(controls[0], "training", "seconds") if controls else None
+    rows = []
+    for name, variant in summary["variants"].items():
+        if found := variant.get("training"):
+            added = found["seconds"] / usual - 1 if usual and found.get("seconds") else None
+            rows.append({"variant": name, **found, "added": added})
+    columns = "variant; steps:0; seconds:1; sentences a second=sentences_per_second:0; over the baseline=added"
+    note = "The total loss by step. Variants minimise different objectives, so only the shape compares."
+    return Section("training", "Training", note, [grid(columns, rows)], ("losses",))
 
 
 def _sets(variants: dict[str, Row]) -> Section:
@@ -322,6 +350,8 @@ def _studies(studies: Studies, asked: dict[str, str]) -> Section:
     waiting = [f"`make study-{name}` ({text})" for name, text in asked.items() if name not in studies]
     note = "Small trainings of their own, one question each; 95 % intervals over the study's seeds."
     note += f" Not run yet: {', '.join(waiting)}." if waiting else ""
+    for study in studies.values():
+        note += "".join(f" {name} is left out: {why}." for name, why in (study.get("left_out") or {}).items())
     return Section("studies", "Studies", note, grids, ("pareto", "fixed_depth"))
 
 

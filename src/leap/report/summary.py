@@ -79,6 +79,7 @@ def one_checkpoint(evidence: Evidence, verdict: dict[str, Any] | None, settings:
         "depth": diagnose.get("depth"),
         "n": diagnose.get("n"),
         "diagnosis": diagnose.get("verdict"),
+        "exit_rule": diagnose.get("exit_rule"),
         "monotonic": diagnose.get("monotonic"),
         "layers": diagnose.get("layers"),
         "exit": diagnose.get("exit"),
@@ -91,6 +92,7 @@ def one_checkpoint(evidence: Evidence, verdict: dict[str, Any] | None, settings:
         "gate": verdict and {key: verdict[key] for key in ("passed", "checks", "primary_metric")},
         "latency": (evidence.latency or {}).get("rows"),
         "latency_by_layer": (evidence.latency or {}).get("by_layer"),
+        "latency_by_threshold": (evidence.latency or {}).get("by_threshold"),
         "speed_up": (evidence.latency or {}).get("speed_up"),
         "speed_up_ci95": (evidence.latency or {}).get("speed_up_ci95"),
         "floor": (evidence.latency or {}).get("floor"),
@@ -99,7 +101,7 @@ def one_checkpoint(evidence: Evidence, verdict: dict[str, Any] | None, settings:
 
 
 def _training(record: dict[str, Any] | None) -> dict[str, Any] | None:
-    return record and {key: record.get(key) for key in ("steps", "seconds", "loss")}
+    return record and {key: record.get(key) for key in ("steps", "seconds", "sentences_per_second", "loss")}
 
 
 def over_seeds(seeds: dict[str, dict[str, Any]]) -> dict[str, Any]:

@@ -13,15 +13,15 @@ from leap.evaluate.strategies import own_strategies
 from leap.evidence.evidence_file import checkpoint_hash, data_hashes
 from leap.exits import ExitRule, LeapEncoder
 from leap.studies.figures import extra_rows, measured, usual
-from leap.studies.int8_study import int8_rows
 from leap.studies.over_seeds import FIGURES, over_seeds
 from leap.studies.students import Student, students
+from leap.studies.weights_study import weights_rows
 
 log = logging.getLogger(__name__)
 
 
 def run_study(settings: Settings, study: str) -> dict[str, Any]:
-    """The content of studies/<study>.json (docs/architecture.md).
+    """Train and measure the models of a study; return the content of studies/<study>.json (docs/architecture.md).
 
     Raises:
         UserError: there is no such study, data is missing, or a model cannot be had.
@@ -31,7 +31,8 @@ def run_study(settings: Settings, study: str) -> dict[str, Any]:
     pairs = read_pairs(data)
     variants: dict[str, Any] = {}
     device = "cpu"
-    for student in students(settings, study):
+    models, left_out = students(settings, study)
+    for student in models:
         model = LeapEncoder(student.model, chosen.device)
         device = model.device.type
         variant = variants.setdefault(
@@ -50,6 +51,7 @@ def run_study(settings: Settings, study: str) -> dict[str, Any]:
         "data": data_hashes([data]),
         "environment": environment(device),
         "variants": variants,
+        "left_out": left_out,
     }
 
 
@@ -71,8 +73,8 @@ def one_student(
         **usual(taken, rule),
         **extra_rows(taken, rule, block, own_strategies(model, rule)),
     }
-    if block.int8:
-        found["int8"] = int8_rows(model, pairs, rule, chosen, settings.latency)
+    if block.weights:
+        found["weights"] = weights_rows(model, pairs, rule, chosen, settings.latency, block.weights)
     log.info(
         "%s, %s seed %d: Spearman %.3f full, %.3f exited at %.2f of %d layers",
         *(study, student.variant.name, student.seed, found["spearman_full"], found["spearman_exit"]),

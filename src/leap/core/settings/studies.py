@@ -1,12 +1,14 @@
 """Studies: further variants, trained at a size of their own, for one table of the paper each."""
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
 from leap.core.settings.base import Block, Name, Seeds
 from leap.core.settings.sources import ModelSource
 from leap.core.settings.variant import Variant
+
+Weights = Literal["int8", "fp16", "bf16"]
 
 
 class StudyVariant(Variant):
@@ -37,5 +39,5 @@ class Study(Block):
     patiences: list[Annotated[int, Field(ge=1)]] = []
     # Shares of the vector's width that are kept, its first dimensions.
     widths: list[Annotated[float, Field(gt=0.0, le=1.0)]] = []
-    # The same checkpoint with its linear layers in int8, and the time of both (on the CPU).
-    int8: bool = False
+    # The same checkpoint with weights of fewer bits; on a CPU the time too, int8 there only.
+    weights: list[Weights] = []

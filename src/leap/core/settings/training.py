@@ -69,7 +69,7 @@ class LayerWeights(Block):
 class LossSettings(Block):
     """The paper's objective, by its symbols (§3.2 and Appendix L); docs/paper.md has the open points.
 
-    The five settings at the end are not the paper's: where they are left out, the loss is the paper's.
+    The settings at the end are not the paper's: where they are left out, the loss is the paper's.
     """
 
     kind: Literal["leap"]
@@ -88,6 +88,10 @@ class LossSettings(Block):
     redundancy_clip: Annotated[float, Field(gt=0.0)]
     ramp: Annotated[tuple[Fraction, Fraction], Field(strict=False)]  # YAML has lists
     layer_map: Literal["uniform", "interpolate"]
+    # Weight of the teacher's final layer as target within the exit loss; beta_student is that of the other half.
+    beta_teacher: Weight = 1.0
+    # Shares of the width at which the whole loss is applied as well, to the first dimensions (MatryoshkaLoss).
+    matryoshka: Annotated[tuple[Annotated[float, Field(gt=0.0, lt=1.0)], ...], Field(strict=False)] = ()
     # A linear map a layer below the last, trained with the student: what leaves there is p_l + p_l Delta_l.
     heads: bool = False
     # Weight of the contrastive term at every layer below the last, through its head where there are heads.

@@ -61,16 +61,38 @@ class LeapLoss(Objective):
         self, pooled: Tensor, teacher: Tensor, stored: list[int], progress: Tensor | float
     ) -> tuple[Tensor, dict[str, Tensor]]:
         own = pooled[1:].float()
-        parts = self._terms(own, teacher, stored, progress)
-        total = torch.stack([self._weight(name) * value for name, value in parts.items()]).sum()
+        exited = self._exited(own)
+        parts = self._terms(own, exited, teacher, stored, progress)
+        total = self._sum(parts)
+        if self.settings.matryoshka:
+            parts["matryoshka"] = self._matryoshka(own, exited, teacher, stored, progress)
+            total = total + parts["matryoshka"]
         return total, {name: value.detach() for name, value in parts.items()}
 
+    def _sum(self, parts: dict[str, Tensor]) -> Tensor:
+        return torch.stack([self._weight(name) * value for name, value in parts.items()]).sum()
+
+    def _matryoshka(
+        self, own: Tensor, exited: Tensor, teacher: Tensor, stored: list[int], progress: Tensor | float
+    ) -> Tensor:
+        """The whole loss at each smaller width, summed as sentence-transformers' MatryoshkaLoss does.
+
+        The dimensions behind a width are zero, which leaves every cosine that of the shorter vectors.
+        """
+        width = own.shape[-1]
+        places = torch.arange(width, device=own.device)
+        totals = []
+        for share in self.settings.matryoshka:
+            first = places < max(1, round(share * width))
+            totals.append(self._sum(self._terms(own * first, exited * first, teacher, stored, progress)))
+        return torch.stack(totals).sum()
+
     def _terms(
-        self, own: Tensor, teacher: Tensor, stored: list[int], progress: Tensor | float
+        self, own: Tensor, exited: Tensor, teacher: Tensor, stored: list[int], progress: Tensor | float
     ) -> dict[str, Tensor]:
+        """Every term of weight above zero; own and what leaves, [L, B, D]."""
         loss = self.settings
         projected = self.projection(own).float()
-        exited = self._exited(own)
         parts = {"final": terms.final_loss(projected[-1], teacher[-1])}
         if loss.alpha > 0:
             targets = mapped_targets(teacher, stored, self.layers, loss.layer_map)
@@ -99,9 +121,11 @@ class LeapLoss(Objective):
         return torch.cat([below if self.heads is None else self.heads(below), own[-1:]])
 
     def _exit(self, own: Tensor, projected: Tensor, teacher_final: Tensor, progress: Tensor | float) -> Tensor:
-        """L_exit = L_exit^(t) + beta_student ramp(progress) L_exit^(s)."""
+        """L_exit = beta_teacher L_exit^(t) + beta_student ramp(progress) L_exit^(s), the first weight 1."""
         loss = self.settings
-        value = self._margins(projected, teacher_final, self.exit_weights)
+        value = own.new_zeros(())
+        if loss.beta_teacher > 0:
+            value = loss.beta_teacher * self._margins(projected, teacher_final, self.exit_weights)
         if loss.beta_student > 0 and self.layers > 1:
             to_itself = self._margins(own[:-1], own[-1].detach(), self.own_exit_weights)
             value = value + loss.beta_student * ramp(progress, *loss.ramp) * to_itself

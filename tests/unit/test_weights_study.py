@@ -1,4 +1,4 @@
-"""The int8 study measures the two forms that `LeapEncoder` serves."""
+"""The studies of int8 and half precision measure the forms that `LeapEncoder` serves."""
 
 import numpy as np
 import pytest
@@ -11,8 +11,8 @@ from leap.exits import ExitRule, LeapEncoder
 from leap.latency.latency_table import latency_settings
 from leap.models.int8 import Int8Linear
 from leap.models.small_batches import SmallBatchLinear
-from leap.studies import int8_study
-from leap.studies.int8_study import int8_rows
+from leap.studies import weights_study
+from leap.studies.weights_study import weights_rows
 
 RULE = ExitRule(0.885, 2, 2)
 LATENCY = latency_settings(
@@ -42,11 +42,11 @@ def test_what_ships_is_measured(
         opened.append(model)
         return real(model, *arguments)
 
-    real = int8_study.measured
-    monkeypatch.setattr(int8_study, "measured", measured)
+    real = weights_study.measured
+    monkeypatch.setattr(weights_study, "measured", measured)
     milliseconds = iter(range(1, 10_000))
-    monkeypatch.setattr(int8_study, "cpu_timer", lambda path, batch: float(next(milliseconds)))
-    rows = int8_rows(LeapEncoder(make_folder(), "cpu"), pairs, RULE, evaluation, LATENCY)
+    monkeypatch.setattr(weights_study, "cpu_timer", lambda path, batch: float(next(milliseconds)))
+    rows = weights_rows(LeapEncoder(make_folder(), "cpu"), pairs, RULE, evaluation, LATENCY, ["int8"])
     assert [(row["weights"], row["path"]) for row in rows] == [
         ("fp32", "full"), ("fp32", "exit"), ("int8", "full"), ("int8", "exit"),
     ]  # fmt: skip
@@ -57,6 +57,8 @@ def test_what_ships_is_measured(
     assert rows[0]["nn_at_10"] == 1.0
     assert rows[0]["speed_up"] == 1.0
     assert rows[3]["multiplied"] == rows[1]["speed_up"] * rows[2]["speed_up"]
+    assert rows[1]["moved"] == 0.0
+    assert 0.0 <= rows[3]["moved"] < 0.5
     for row in rows:
         assert row["speed_up"] == rows[0]["ms_p50"] / row["ms_p50"]
         assert row["speed_up_ci95"][0] <= row["speed_up"] <= row["speed_up_ci95"][1]
