@@ -1,7 +1,7 @@
 # make help says what there is. Two commands do it all from a fresh clone: `make demo` and `make test`.
 
-# The first of the supported versions that this machine has.
-PYTHON ?= $(firstword $(foreach version,3.11 3.12 3.13,$(if $(shell command -v python$(version)),python$(version))) python3)
+# The first of the supported versions that runs here (pyenv has a command for versions that do not).
+PYTHON ?= $(firstword $(foreach version,3.11 3.12 3.13,$(if $(shell python$(version) -c 'print(1)' 2>&-),python$(version))) python3)
 # The torch build to install. pip's default is right on a machine whose index serves the build you want; else:
 #   make setup TORCH="torch==2.13.0 --index-url https://download.pytorch.org/whl/cpu"     (or .../cu130)
 TORCH ?= torch==2.13.0
