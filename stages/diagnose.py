@@ -21,7 +21,11 @@ def diagnose(run: Run) -> dict[str, Any]:
     chosen, data = run.settings.evaluation, run.project.pairs(run.settings.evaluation.primary_set)
     model = open_checkpoint(run)
     teacher = locate(run.settings.teacher).folder
-    figures, rows = measure_exits(model, teacher, read_pairs(data), chosen, run.project.vectors)
+    variant = run.settings.variant(run.variant)
+    figures, rows = measure_exits(
+        *(model, teacher, read_pairs(data), chosen, run.project.vectors),
+        retrofitted=variant.checkpoint is None and variant.student.start.kind == "teacher",
+    )
     record(run, "diagnose", figures, [data], str(model.device), rows)
     exits = {key: figures["exit"][key] for key in ("rate", "expected_layers", "similarity", "nn_at_10")}
     return {"verdict": figures["verdict"], **exits}

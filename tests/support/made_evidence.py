@@ -171,6 +171,7 @@ def diagnose() -> dict[str, Any]:
             "nn_at_10_exit": 0.5,
             "similarity_exit": 0.66,
         },
+        "start": None,
         "contraction_median": 0.7,
         "monotonic": True,
         "verdict": "exits and is near",

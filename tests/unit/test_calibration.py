@@ -14,12 +14,12 @@ from leap.exits.calibrate.candidates import candidates, layer_thresholds, lowest
 from leap.exits.calibrate.certify import Parts, certify, counts, report, searching_rows
 from leap.exits.calibrate.fit_heads import fit_heads
 from leap.exits.calibrate.fit_predictors import fit_predictors
-from leap.exits.calibrate.least_squares import LeastSquares
 from leap.exits.calibrate.measure import Measured, fit_predictor
 from leap.exits.calibrate.neighbourhood import Neighbourhood
 from leap.exits.calibrate.risk import Demand, fixed_sequence, mean_p_value, share_p_value
 from leap.exits.rules import at_layers, similarity_to_final
 from leap.exits.rules import calibrated as exits_of
+from leap.models.least_squares import LeastSquares
 
 DEMAND = Demand(floor=0.94, risk=0.1, confidence=0.9, keep=0.5)
 

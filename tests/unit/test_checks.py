@@ -253,9 +253,87 @@ def test_latency_of_another_machine_is_no_proof(project: Path) -> None:
 
 
 def test_a_figure_of_the_diagnosis_outside_of_blocks_can_be_judged(project: Path) -> None:
-    evidence = made(project, diagnose={"similarity_to_start": 0.99, "similarity_to_start_ci95": [0.98, 0.995]})
-    measured = measure("diagnose.similarity_to_start", evidence, "software", {})
+    evidence = made(project, diagnose={"monotony": 0.99, "monotony_ci95": [0.98, 0.995]})
+    measured = measure("diagnose.monotony", evidence, "software", {})
     assert (measured.value, measured.interval, measured.n) == (0.99, (0.98, 0.995), 500)
+
+
+QUERIES_ALONE = {"exit_rule": {"threshold": 0.95, "min_layer": 4, "patience": 1}, "query_layer": 2, "depth": 4}
+STAYING = {"rate": 0.0, "expected_layers": 4.0, "similarity": 1.0, "similarity_ci95": [1.0, 1.0]}
+
+
+def queries_alone(project: Path, **changes: Any) -> Evidence:
+    """A variant whose encode computes all layers and whose queries leave at layer 2 of 4."""
+    exits = {**STAYING, "nn_at_10": 1.0, "nn_at_10_ci95": [1.0, 1.0]}
+    evidence = made(project, latency={"query_layer": 2, "speed_up": 0.95, "speed_up_ci95": [0.9, 1.0]}, **changes)
+    assert evidence.diagnose is not None
+    evidence.diagnose.update({**QUERIES_ALONE, "exit": exits})
+    return evidence
+
+
+def test_where_only_queries_leave_early_they_are_judged_by_what_they_lose_and_gain(project: Path) -> None:
+    results = {r.name: r for r in checked(queries_alone(project), rivals(project))}
+    why = "encode computes all layers by its rule, and queries leave at layer 2: their checks judge it"
+    for name in ("exit_rate", "speed_up"):
+        assert (results[name].passed, results[name].reason) == (
+            True,
+            f"{results[name].metric} is not applicable: {why}",
+        )
+    assert (results["query_speed_up"].value, results["query_speed_up"].interval) == (2.0, (1.9, 2.1))
+    assert (results["query_exit.second"].value, results["query_exit.second"].severity) == (0.01, "refuse")
+    assert passes([*results.values()])
+
+
+def test_queries_that_lose_too_much_or_gain_no_time_are_refused(project: Path) -> None:
+    lost = queries_alone(project, retrieval={"query_drop": 0.031})
+    refused = {r.name for r in checked(lost, rivals(project)) if not r.passed and r.severity == "refuse"}
+    assert refused == {"query_exit.docstrings", "query_exit.second"}
+    slow = queries_alone(project)
+    assert slow.latency is not None
+    slow.latency["by_layer"][1] |= {"speed_up": 1.01, "speed_up_ci95": [0.98, 1.03]}
+    assert not passes(checked(slow, rivals(project)))
+    assert "query_speed_up" in [r.name for r in checked(slow, rivals(project)) if not r.passed]
+    del slow.latency["by_layer"][1]
+    assert "query_speed_up" in [r.name for r in checked(slow, rivals(project)) if not r.passed]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"exit_rule": {"threshold": 0.95, "min_layer": 3, "patience": 1}}, {"query_layer": 4}, {"query_layer": None}],
+)
+def test_a_rule_that_lets_texts_leave_or_no_query_earlier_is_judged_by_its_rate(
+    project: Path, change: Any
+) -> None:
+    evidence = queries_alone(project)
+    assert evidence.diagnose is not None
+    evidence.diagnose.update(change)
+    results = {r.name: r for r in checked(evidence, rivals(project))}
+    assert results["exit_rate"].reason == "exit.rate 0 is not above 0.5"
+    assert not results["speed_up"].passed
+
+
+def test_full_depth_is_held_against_the_model_before_where_there_is_one(project: Path) -> None:
+    near = made(project, diagnose={"start": {"similarity": 0.96, "similarity_ci95": [0.955, 0.965]}})
+    old = {r.name: r for r in checked(near, rivals(project))}
+    assert (old["similarity_to_start"].passed, old["similarity_to_start"].value) == (True, 0.96)
+    assert old["old_index.second"].value == pytest.approx(1 - 0.475 / 0.52)
+    assert old["old_index.second"].passed
+    far = made(project, diagnose={"start": {"similarity": 0.951, "similarity_ci95": [0.94, 0.96]}})
+    assert "similarity_to_start" in {r.name for r in checked(far, rivals(project)) if not r.passed}
+
+
+def test_without_a_model_before_its_checks_do_not_apply_and_without_evidence_they_fail(
+    project: Path,
+) -> None:
+    results = {r.name: r for r in checked(made(project), rivals(project))}
+    reason = "is not applicable: student.start is not {kind: teacher}: there is no model before"
+    assert results["similarity_to_start"].reason == f"start.similarity {reason}"
+    assert results["old_index.second"].reason == f"retrieval.second.old_index_drop {reason}"
+    evidence = made(project)
+    assert evidence.diagnose is not None
+    del evidence.diagnose["start"]
+    missing = {r.name: r for r in checked(evidence, rivals(project))}
+    assert not missing["similarity_to_start"].passed
 
 
 def test_the_row_of_a_checkpoint_has_twelve_figures_at_most(project: Path) -> None:

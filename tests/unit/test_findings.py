@@ -78,6 +78,21 @@ def test_queries_that_exit_alone_leave_the_index_as_it_is(summary: dict[str, Any
     )
 
 
+def test_where_queries_have_a_layer_of_their_own_their_gain_and_the_index_are_the_finding(
+    summary: dict[str, Any],
+) -> None:
+    leap = summary["variants"]["leap"]
+    leap |= {"query_layer": 3, "query_speed_up": 1.33, "query_speed_up_ci95": [1.3, 1.4]}
+    words = (
+        "leap passes every check: queries leave at layer 3 of 4, 1.33 [1.30, 1.40] times faster on this machine "
+        "(a processor, 2 cores), and nDCG@10 loses 1.0 %. Documents are at full depth: their index stays as it is."
+    )
+    assert finding(summary) == words
+    leap["start"] = {"similarity": 0.96}
+    assert finding(summary) == f"{words} In the index of the model before they keep 91.3 % of its nDCG@10."
+    assert {row[0]: row[1] for row in overview(summary).rows}["leap"] == "3.10 of 4, queries 3"
+
+
 def test_the_best_of_those_that_pass_is_the_finding(summary: dict[str, Any]) -> None:
     better = copy.deepcopy(summary["variants"]["leap"])
     better["gate"]["primary_metric"]["value"] = 0.9
@@ -111,6 +126,9 @@ def test_where_nothing_passes_the_nearest_is_named_with_its_reasons(summary: dic
         ("sts.qqp.drop_vs_full", 0.05, "<= 0.03", "STS lost 5 % (at most 3 %)"),
         ("retrieval.scifact.drop", 0.12, "<= 0.08", "nDCG@10 lost on scifact 12 % (at most 8 %)"),
         ("retrieval.a.query_drop", 0.05, "<= 0.03", "nDCG@10 lost on a where only queries exit 5 % (at most 3 %)"),
+        ("retrieval.a.old_index_drop", 0.12, "<= 0.1", "nDCG@10 lost on a in the old index 12 % (at most 10 %)"),
+        ("start.similarity", 0.93, ">= 0.95", "similarity of full depth to the model before 0.93 (at least 0.95)"),
+        ("latency.query_speed_up", 0.97, "> 1.0", "queries' speed-up 0.97x (more than 1x)"),
         ("latency.speed_up", 0.74, "> 1.0", "speed-up 0.74x (more than 1x)"),
         ("latency.speed_up", None, "> 1.0", "speed-up not measured"),
         ("layers.6.stability", 0.5, ">= 0.9", "layers.6.stability 0.5 (at least 0.9)"),

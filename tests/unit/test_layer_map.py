@@ -49,4 +49,6 @@ def test_only_the_layers_that_the_loss_reads_are_needed() -> None:
     assert needed_teacher_layers(12, 24, loss_settings()) == list(range(2, 25, 2))
     assert needed_teacher_layers(12, 24, loss_settings(alpha=0.0)) == [24]
     assert needed_teacher_layers(4, 2, loss_settings(layer_map="interpolate")) == [0, 1, 2]
+    assert needed_teacher_layers(4, 4, loss_settings(alpha=0.0, heads=True)) == [4]
+    assert needed_teacher_layers(4, 4, loss_settings(alpha=0.0, heads=True, heads_start="ridge")) == [1, 2, 3, 4]
     assert needed_teacher_layers(12, 24, AdaptiveLayerSettings.model_construct()) == [24]

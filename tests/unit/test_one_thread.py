@@ -11,8 +11,8 @@ import torch
 from tiny_settings import tiny_variant
 
 from leap.core.one_thread import one_thread
-from leap.exits.calibrate.least_squares import solved
 from leap.models.find import find_model
+from leap.models.least_squares import solved
 from leap.train.student import start_student
 
 

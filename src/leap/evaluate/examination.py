@@ -21,6 +21,7 @@ from leap.evaluate.likeness import likeness
 from leap.evaluate.strategies import Strategy, own_strategies, strategies
 from leap.evaluate.sweep import sweep
 from leap.evaluate.vector_cache import vector_cache
+from leap.evidence.bootstrap import mean_interval
 from leap.evidence.bounds import recommended
 from leap.exits import LeapEncoder
 from leap.exits.neighbours import KeptNeighbours
@@ -28,7 +29,12 @@ from leap.exits.rules import ExitRule, at_layers, converged
 
 
 def measure_exits(
-    model: LeapEncoder, teacher: Path, pairs: Pairs, settings: EvaluationSettings, vectors: Path
+    model: LeapEncoder,
+    teacher: Path,
+    pairs: Pairs,
+    settings: EvaluationSettings,
+    vectors: Path,
+    retrofitted: bool = False,
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Diagnose a model on the unique sentences of scored pairs, with its own exit rule.
 
@@ -37,6 +43,7 @@ def measure_exits(
         pairs: the sentences, and scores for Spearman's correlation.
         settings: neighbours, batches, bins, resamples, the sweep and the bound of the cache.
         vectors: the folder of the vector cache.
+        retrofitted: the model started as the teacher, so that its distance from there is of interest.
 
     Returns:
         Everything in diagnose.json below its head, and the columns of diagnose.parquet.
@@ -63,18 +70,23 @@ def measure_exits(
         "set": settings.primary_set,
         **examine(pooled, tokens, pairs_among(pairs, sentences), model.rule, settings, own, returned),
         "teacher": means,
-        "similarity_to_start": similarity_to_start(pooled[-1], reference),
+        "start": likeness_to_start(pooled[-1], reference, settings) if retrofitted else None,
     }, rows
 
 
-def similarity_to_start(full: Tensor, teacher: Tensor) -> float | None:
-    """Return the mean cosine of full depth [N, D] to the teacher's vectors [N, T]; null where the widths differ.
+def likeness_to_start(full: Tensor, before: Tensor, settings: EvaluationSettings) -> dict[str, Any]:
+    """The mean cosine of a retrofitted model's full depth to the model before, with its interval.
 
-    For a retrofit the teacher is the model before.
+    Args:
+        full: [N, D].
+        before: [N, D], of the same sentences.
+        settings: resamples and their seed.
     """
-    if full.shape != teacher.shape:
-        return None
-    return F.cosine_similarity(full.double(), teacher.double(), dim=-1).mean().item()
+    cosines = F.cosine_similarity(full.double(), before.double(), dim=-1).numpy()
+    return {
+        "similarity": float(cosines.mean()),
+        "similarity_ci95": mean_interval(cosines, settings.bootstrap, settings.seed),
+    }
 
 
 def examine(

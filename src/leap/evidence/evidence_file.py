@@ -23,7 +23,7 @@ WEIGHTS = "model.safetensors"
 NOT_SERVED = ("README.md", "SHA256SUMS")
 # What every evidence file has beside its figures.
 HEAD = (
-    *("kind", "variant", "seed", "checkpoint", "model", "exit_rule"),
+    *("kind", "variant", "seed", "checkpoint", "model", "exit_rule", "query_layer"),
     *("settings", "data", "code", "environment", "scores", "checksum"),
 )
 # The settings that the figures of each kind depend on, the set's own block aside. A test compares with dvc.yaml.
@@ -83,6 +83,7 @@ def head(
         "checkpoint": checkpoint_hash(checkpoint_folder),
         "model": model_hash(checkpoint_folder),
         "exit_rule": exit_rule(settings, variant),
+        "query_layer": settings.variant(variant).exit.query_layer,
         "settings": measured_settings(kind, settings, set_name),
         "data": data_hashes(data_files),
         "code": loaded_code(),

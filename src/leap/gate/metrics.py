@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from leap.core.environment import hardware
@@ -16,6 +16,10 @@ QUALITY = {
     "sts": ("spearman_full", "spearman_exit"),
     "retrieval": ("ndcg_at_10_full", "ndcg_at_10_exit"),
 }
+
+# What a rule that computes all layers for all but queries cannot show.
+OF_ENCODE = ("exit.rate", "latency.speed_up")
+NO_START = "student.start is not {kind: teacher}: there is no model before"
 
 
 @dataclass(frozen=True)
@@ -64,6 +68,7 @@ def scope(metric: str, primary_set: str) -> str:
         "oracle": "the oracle's exit layers",
         "truncation": "the expected layer, fixed",
         "latency": "target hardware",
+        "start": "full depth against the model before",
     }
     return places.get(root, root)
 
@@ -75,16 +80,34 @@ def measure(metric: str, evidence: Evidence, primary_set: str, rivals: Rivals) -
         primary_set: the pair set that `sts.<key>` speaks of.
         rivals: for `*.drop_vs_baseline` and `*.adaptive_gain_vs_fixed_depth`.
     """
+    measured = _look_up(metric, evidence, primary_set, rivals)
+    layer = query_layer_alone(evidence)
+    if metric in OF_ENCODE and layer is not None:
+        why = f"encode computes all layers by its rule, and queries leave at layer {layer}: their checks judge it"
+        return replace(measured, not_applicable=why)
+    return measured
+
+
+def query_layer_alone(evidence: Evidence) -> int | None:
+    """The layer of queries where only they leave early: exit.min_layer is the depth, exit.query_layer is not."""
+    diagnose = evidence.diagnose or {}
+    depth, layer = diagnose.get("depth"), diagnose.get("query_layer")
+    least = (diagnose.get("exit_rule") or {}).get("min_layer")
+    if not isinstance(depth, int) or not isinstance(layer, int) or not isinstance(least, int):
+        return None
+    return layer if least >= depth > layer else None
+
+
+def _look_up(metric: str, evidence: Evidence, primary_set: str, rivals: Rivals) -> Measured:
     root, *rest = metric.split(".")
     if root in QUALITY:
         name, key = (primary_set, rest[0]) if len(rest) == 1 else (rest[0], rest[-1])
         return _of_data_set(metric, root, name, key, evidence, rivals)
     if root == "latency":
-        latency = evidence.latency or {}
-        interval = _pair(latency.get(f"{rest[0]}_ci95"))
-        n = _count(latency.get("protocol", {}), "iterations")
-        return Measured(metric, number(latency.get(rest[0])), n, interval)
+        return _of_latency(metric, rest[0], evidence.latency or {})
     diagnose = evidence.diagnose or {}
+    if root == "start" and "start" in diagnose and diagnose["start"] is None:
+        return Measured(metric, None, not_applicable=NO_START)
     if root == "layers":
         rows = [row for row in diagnose.get("layers") or [] if str(row.get("layer")) == rest[0]]
         block: Any = rows[0] if rows else {}
@@ -95,6 +118,25 @@ def measure(metric: str, evidence: Evidence, primary_set: str, rivals: Rivals) -
     block = block if isinstance(block, dict) else {}
     key = rest[-1]
     return Measured(metric, number(block.get(key)), _count(diagnose, "n"), _pair(block.get(f"{key}_ci95")))
+
+
+def _of_latency(metric: str, key: str, latency: dict[str, Any]) -> Measured:
+    n = _count(latency.get("protocol", {}), "iterations")
+    if key != "query_speed_up":
+        return Measured(metric, number(latency.get(key)), n, _pair(latency.get(f"{key}_ci95")))
+    layer = latency.get("query_layer")
+    if "query_layer" in latency and layer is None:
+        return Measured(
+            metric, None, n, not_applicable="queries leave as all else does: latency.speed_up is theirs"
+        )
+    row = query_row(latency) or {}
+    return Measured(metric, number(row.get("speed_up")), n, _pair(row.get("speed_up_ci95")), note=f"layer {layer}")
+
+
+def query_row(latency: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The times at the layer where queries leave, heads included; null where they leave as all else does."""
+    layer, rows = latency.get("query_layer"), latency.get("by_layer") or []
+    return next((row for row in rows if layer is not None and row["layer"] == layer), None)
 
 
 def data_behind(metric: str, evidence: Evidence, primary_set: str) -> dict[str, str]:
@@ -134,6 +176,7 @@ def main_figures(evidence: Evidence, settings: Settings, passed: bool) -> dict[s
         "ndcg_query": ndcg["query_exit"],
         "ndcg_exit": ndcg["exit"],
         "speed_up": of("latency.speed_up"),
+        "query_speed_up": of("latency.query_speed_up"),
         "passed": passed,
     }
 
@@ -157,11 +200,23 @@ def _of_data_set(metric: str, root: str, name: str, key: str, evidence: Evidence
     n = _count(found, "n" if root == "sts" else "n_queries")
     if key in RIVALS:
         return _against(metric, root, name, key, evidence, rivals, n)
+    if key == "old_index_drop":
+        return _in_old_index(metric, found, evidence, n)
     if key == "drop_vs_full":
         full, exited = (number(found.get(figure)) for figure in QUALITY[root])
         return Measured(metric, relative_drop(exited, full), n)
     interval = {"spearman_exit": "ci95", "spearman_full": "ci95_full"}.get(key, f"{key}_ci95")
     return Measured(metric, number(found.get(key)), n, _pair(found.get(interval)))
+
+
+def _in_old_index(metric: str, found: dict[str, Any], evidence: Evidence, n: int | None) -> Measured:
+    """What queries lose in the index of the model before, against that model at full depth."""
+    diagnose = evidence.diagnose or {}
+    if "start" in diagnose and diagnose["start"] is None:
+        return Measured(metric, None, n, not_applicable=NO_START)
+    old = found.get("teacher_index") or {}
+    exited, before = (number(old.get(f"ndcg_at_10_{mode}")) for mode in ("query_exit", "teacher"))
+    return Measured(metric, relative_drop(exited, before), n)
 
 
 def _against(

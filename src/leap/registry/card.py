@@ -12,6 +12,7 @@ from leap.core.environment import hardware
 from leap.core.settings import Settings
 from leap.core.settings.sources import HubModel, HubText, PackageModel, PackageText
 from leap.evidence.evidence_file import Evidence
+from leap.gate.metrics import query_layer_alone, query_row
 
 TAGS = ["sentence-transformers", "sentence-similarity", "feature-extraction", "early-exit"]
 
@@ -80,6 +81,14 @@ def _opening(name: str, settings: Settings, evidence: Evidence) -> str:
     variant = settings.variants[evidence.variant]
     diagnose = evidence.diagnose or {}
     exits = diagnose.get("exit", {})
+    layer = query_layer_alone(evidence)
+    if layer is not None:
+        return (
+            f"# {name}\n\n"
+            f"A sentence encoder of {diagnose.get('depth')} layers whose queries leave early (`encode_query`, at "
+            f"layer {layer}) and search documents at full depth (`encode_document`, `encode`).\n\n"
+            f"Variant `{evidence.variant}` ({variant.description}), seed {evidence.seed}."
+        )
     return (
         f"# {name}\n\n"
         f"A sentence encoder of {diagnose.get('depth')} layers that may stop early (LEAP, Layer-wise "
@@ -169,6 +178,7 @@ def _quality_table(evidence: Evidence) -> str:
             "Spearman",
             _shown(item.get("spearman_full")),
             _shown(item.get("spearman_exit")),
+            "",
             str(item.get("n")),
         )
         for name, item in sorted(evidence.sts.items())
@@ -179,11 +189,12 @@ def _quality_table(evidence: Evidence) -> str:
             "nDCG@10",
             _shown(item.get("ndcg_at_10_full")),
             _shown(item.get("ndcg_at_10_exit")),
+            _shown(item.get("ndcg_at_10_query_exit")),
             f"{item.get('n_queries')} queries, {item.get('n_documents')} documents",
         )
         for name, item in sorted(evidence.retrieval.items())
     ]
-    return _table(("data set", "measure", "full depth", "with exits", "n"), rows)
+    return _table(("data set", "measure", "full depth", "with exits", "queries exit", "n"), rows)
 
 
 def _checks(verdict: dict[str, Any]) -> str:
@@ -202,12 +213,12 @@ def _checks(verdict: dict[str, Any]) -> str:
 
 def _provenance(evidence: Evidence, verdict: dict[str, Any]) -> str:
     latency = evidence.latency or {}
-    bound = verdict["bound_to"]
+    bound, early = verdict["bound_to"], query_row(latency) or latency
     files = "\n".join(f"- `{name}`: sha256 `{digest}`" for name, digest in sorted(bound["data"].items()))
     return (
         f"Weights: sha256 `{evidence.checkpoint}`. Measured by code of commit "
-        f"{', '.join(bound['commits'])}. Speed-up {_shown(latency.get('speed_up'), 2)}x "
-        f"of exits over full depth, one sentence at a time, on "
+        f"{', '.join(bound['commits'])}. Speed-up {_shown(early.get('speed_up'), 2)}x of "
+        f"{'queries' if query_row(latency) else 'exits'} over full depth, one sentence at a time, on "
         f"{hardware(latency.get('environment', {}))}. Data that were measured on:\n\n{files}"
     )
 

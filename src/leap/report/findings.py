@@ -20,6 +20,8 @@ COLUMNS = ("variant", "layers", "STS full \N{RIGHTWARDS ARROW} exit", "NN@10", "
 # What a metric of the gate is called, whether it is a share, and what helps where it fails.
 LATER = "exits later (exit.min_layer, exit.threshold; nothing is trained again)"
 QUALITY = f"{LATER}, or more train.epochs"
+QUERIES = "a later exit.query_layer, or exit.min_layer where there is none (nothing is trained again)"
+ANCHORED = "a higher loss.anchor"
 SOONER = "earlier exits (a lower exit.threshold or exit.min_layer; nothing is trained again)"
 METRICS: tuple[tuple[str, str, bool, str], ...] = (
     (r"exit\.rate", "sentences that leave early", True, SOONER),
@@ -33,8 +35,11 @@ METRICS: tuple[tuple[str, str, bool, str], ...] = (
         "more train.epochs, a lower loss.beta",
     ),
     (r"sts\.(.*\.)?adaptive_gain_vs_fixed_depth", "STS gained over the fixed depth", False, QUALITY),
-    (r"retrieval\.(?P<set>[^.]*)\.query_drop", "nDCG@10 lost on {set} where only queries exit", True, QUALITY),
+    (r"retrieval\.(?P<set>[^.]*)\.query_drop", "nDCG@10 lost on {set} where only queries exit", True, QUERIES),
+    (r"retrieval\.(?P<set>[^.]*)\.old_index_drop", "nDCG@10 lost on {set} in the old index", True, ANCHORED),
     (r"retrieval\.(?P<set>[^.]*)\..*drop.*", "nDCG@10 lost on {set}", True, QUALITY),
+    (r"start\.similarity", "similarity of full depth to the model before", False, ANCHORED),
+    (r"latency\.query_speed_up", "queries' speed-up", False, "a lower exit.query_layer; nothing is trained again"),
     (r"latency\.speed_up", "speed-up", False, "an idle machine: `dvc repro -sf benchmark_latency`"),
 )
 SIGNS = {">": "more than", ">=": "at least", "<": "less than", "<=": "at most"}
@@ -54,6 +59,7 @@ def figures(variant: Variant) -> dict[str, Any]:
         "ndcg_query": mean_ndcg(variant, "query_exit"),
         "ndcg_exit": mean_ndcg(variant, "exit"),
         "speed_up": variant["speed_up"],
+        "query_speed_up": variant.get("query_speed_up"),
         "passed": dig(variant, "gate", "passed"),
     }
 
@@ -77,7 +83,9 @@ def reason(check: Row) -> str:
     sign, bound = check["bound"].split()[0], check["threshold"]
 
     def number(value: float) -> str:
-        return f"{100 * value:.3g} %" if is_share else f"{value:.3g}x" if label == "speed-up" else f"{value:.3g}"
+        if is_share:
+            return f"{100 * value:.3g} %"
+        return f"{value:.3g}x" if label.endswith("speed-up") else f"{value:.3g}"
 
     if check["value"] is None:
         return f"{label} not measured"
@@ -111,8 +119,10 @@ def reasons_of(variant: Variant) -> str:
 
 
 def layers_of(variant: Variant) -> str:
-    """ "6.01 of 12"."""
-    return f"{shown(dig(variant, 'exit', 'expected_layers'), 2)} of {shown(variant['depth'], 0)}"
+    """ "6.01 of 12", and "6.00 of 6, queries 4" where queries leave at a layer of their own."""
+    layers = f"{shown(dig(variant, 'exit', 'expected_layers'), 2)} of {shown(variant['depth'], 0)}"
+    queries = variant.get("query_layer")
+    return layers if queries is None else f"{layers}, queries {shown(queries, 0)}"
 
 
 def best(summary: dict[str, Any]) -> str | None:
@@ -131,6 +141,8 @@ def finding(summary: dict[str, Any]) -> str:
     if name is None:
         return _nothing_passes(summary)
     variant = summary["variants"][name]
+    if variant.get("query_layer") is not None:
+        return _finding_of_queries(name, summary)
     found, interval = figures(variant), variant.get("speed_up_ci95")
     gain = f"{name} passes every check: a sentence takes {layers_of(variant)} layers"
     if found["speed_up"] is not None:
@@ -146,6 +158,31 @@ def finding(summary: dict[str, Any]) -> str:
         )
     retrieval = f", nDCG@10 {both} where queries and documents leave early" if both is not None else ""
     return f"{gain}. {sts}{retrieval}."
+
+
+def _finding_of_queries(name: str, summary: dict[str, Any]) -> str:
+    """Say what a user gains whose queries leave at a layer of their own, documents being at full depth."""
+    variant = summary["variants"][name]
+    found, interval = figures(variant), variant.get("query_speed_up_ci95")
+    gain = f"{name} passes every check: queries leave at layer {variant['query_layer']} of {variant['depth']}"
+    if found["query_speed_up"] is not None:
+        ends = f" [{interval[0]:.2f}, {interval[1]:.2f}]" if interval else ""
+        gain += f", {found['query_speed_up']:.2f}{ends} times faster on this machine ({machine(summary)})"
+    change = _change(found, "ndcg_query")
+    if change is not None:
+        gain += f", and nDCG@10 {change}"
+    old = _old_index(variant)
+    kept = "" if old is None else f" In the index of the model before they keep {100 * old:.1f} % of its nDCG@10."
+    return f"{gain}. Documents are at full depth: their index stays as it is.{kept}"
+
+
+def _old_index(variant: Variant) -> float | None:
+    """The share of the nDCG@10 of the model before that early queries reach in its index, over all collections."""
+    if variant.get("start") is None:
+        return None
+    found = [dig(item, "teacher_index") or {} for item in variant["retrieval"].values()]
+    early, before = ([dig(item, f"ndcg_at_10_{mode}") for item in found] for mode in ("query_exit", "teacher"))
+    return None if None in early + before or not before else sum(early) / sum(before)
 
 
 def _change(found: dict[str, Any], mode: str) -> str | None:

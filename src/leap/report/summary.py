@@ -8,6 +8,7 @@ from leap.evidence.bounds import recommended
 from leap.evidence.evidence_file import HEAD, Evidence
 from leap.evidence.frontier import frontier
 from leap.evidence.spread import spread
+from leap.gate.metrics import query_row
 from leap.gate.verdict import role
 from leap.report.average import average
 
@@ -72,6 +73,7 @@ def one_checkpoint(evidence: Evidence, verdict: dict[str, Any] | None, settings:
     diagnose = evidence.diagnose or {}
     pairs = {name: body(evidence.sts.get(name)) for name in settings.similarity}
     primary = pairs[settings.evaluation.primary_set]
+    at_query_layer = query_row(evidence.latency or {}) or {}
     if verdict is not None and verdict["checkpoint"] != evidence.checkpoint:
         verdict = None
     return {
@@ -95,6 +97,10 @@ def one_checkpoint(evidence: Evidence, verdict: dict[str, Any] | None, settings:
         "latency_by_threshold": (evidence.latency or {}).get("by_threshold"),
         "speed_up": (evidence.latency or {}).get("speed_up"),
         "speed_up_ci95": (evidence.latency or {}).get("speed_up_ci95"),
+        "query_layer": diagnose.get("query_layer"),
+        "query_speed_up": at_query_layer.get("speed_up"),
+        "query_speed_up_ci95": at_query_layer.get("speed_up_ci95"),
+        "start": diagnose.get("start"),
         "floor": (evidence.latency or {}).get("floor"),
         "protocol": (evidence.latency or {}).get("protocol"),
     }

@@ -15,16 +15,18 @@ from leap.core.checksums import write_sums
 from leap.core.files import read_json, sha256_of, sha256_of_json, whole_folder, write_with_checksum
 from leap.core.settings import VariantSettings
 from leap.core.settings.sources import ModelSource
+from leap.core.settings.training import LossSettings
 from leap.models.device import resolve_device
 from leap.models.exit_heads import ExitHeads
 from leap.models.find import CHANGING
 from leap.models.locate import locate
 from leap.models.open_model import open_model
 from leap.models.saved_files import join_shards
-from leap.train.objective import objective
+from leap.train.objective import Objective, objective
 from leap.train.ranks import ALONE, Ranks
+from leap.train.start_heads import fit_start
 from leap.train.student import save_student, start_student, student_tokenizer_folder
-from leap.train.teacher import open_teacher
+from leap.train.teacher import Teacher, open_teacher
 from leap.train.tokens import TokenizedText
 from leap.train.trainer import Line, Trainer
 from leap.train.training_state import TrainingState
@@ -87,6 +89,7 @@ def train_student(
     if projection is not None and variant.student.width != cache.width:
         with torch.no_grad():
             loss.projection.get_parameter("weight").copy_(projection)
+    _start_heads(loss, variant, cache, len(sentences), device)
     trainer = Trainer(encoder, loss, variant.train, text, sentences, cache, seed, device, ranks)
     log.info(
         "%s: %d sentences of %.1f tokens on average, %d steps on %s",
@@ -109,6 +112,16 @@ def train_student(
     _record(place.training, history, result, identity)
     state.clear()
     return result
+
+
+def _start_heads(
+    loss: Objective, variant: VariantSettings, teacher: Teacher, sentences: int, device: torch.device
+) -> None:
+    """Fit the heads' start where the settings ask for one, before anything moves to the device."""
+    heads = getattr(loss, "heads", None)
+    if heads is not None and isinstance(variant.loss, LossSettings) and variant.loss.heads_start == "ridge":
+        log.info("%s: exit heads start from ridge regression", variant.name)
+        heads.begin(fit_start(teacher, sentences, device).cpu())
 
 
 def training_seconds(history: Sequence[Line], batch_size: int) -> float:

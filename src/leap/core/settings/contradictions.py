@@ -44,6 +44,7 @@ def variant_contradictions(blocks: Content, ready: bool) -> list[str]:
             f"loss.anchor: {anchor} keeps full depth near the weights that the training starts from, which needs "
             f"student.start {{kind: teacher}}, not {start}"
         )
+    found += _heads(blocks, depth)
     minimum, gap = number(blocks, "exit.min_layer"), number(blocks, "exit.patience")
     if minimum is not None and minimum > depth:
         found.append(f"exit: min_layer {minimum} is above the depth, student.layers {depth}")
@@ -56,6 +57,27 @@ def variant_contradictions(blocks: Content, ready: bool) -> list[str]:
     if drawn is not None and drawn > depth:
         found.append(f"loss.layers_per_step: {drawn} is above the depth, student.layers {depth}")
     return found
+
+
+def _heads(blocks: Content, depth: int) -> Iterator[str]:
+    """Exit heads that no term would train, or whose start the student does not have."""
+    if at(blocks, "loss.heads") is not True:
+        return
+    weights = {key: at(blocks, f"loss.{key}") for key in ("beta", "epsilon", "exit_contrast")}
+    late_from = number(blocks, "loss.late_from")
+    if late_from is not None and late_from >= depth:  # no layer is late
+        weights["epsilon"] = 0
+    if all(weight is None or weight == 0 for weight in weights.values()):
+        yield (
+            "loss.heads: true, but the terms that see the heads are all 0: give loss.beta, loss.exit_contrast or "
+            "loss.epsilon a weight, or leave the heads out (`leap calibrate MODEL --heads` fits some afterwards)"
+        )
+    start = at(blocks, "student.start.kind")
+    if at(blocks, "loss.heads_start") == "ridge" and start is not None and start != "teacher":
+        yield (
+            "loss.heads_start: ridge maps the teacher's layers to its last one, which needs student.start "
+            f"{{kind: teacher}}, not {start}"
+        )
 
 
 def number(content: Any, key: str) -> int | None:

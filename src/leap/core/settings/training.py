@@ -69,7 +69,7 @@ class LayerWeights(Block):
 class LossSettings(Block):
     """The paper's objective, by its symbols (§3.2 and Appendix L); docs/paper.md has the open points.
 
-    The settings at the end are not the paper's: where they are left out, the loss is the paper's.
+    The settings from beta_teacher on are not the paper's: where they are left out, the loss is the paper's.
     """
 
     kind: Literal["leap"]
@@ -94,6 +94,9 @@ class LossSettings(Block):
     matryoshka: Annotated[tuple[Annotated[float, Field(gt=0.0, lt=1.0)], ...], Field(strict=False)] = ()
     # A linear map a layer below the last, trained with the student: what leaves there is p_l + p_l Delta_l.
     heads: bool = False
+    # The heads before the first step: nothing added (zero), or the map from each layer to the last one by ridge
+    # regression on the training text, for a student that starts as its teacher.
+    heads_start: Literal["zero", "ridge"] = "zero"
     # Weight of the contrastive term at every layer below the last, through its head where there are heads.
     exit_contrast: Weight = 0.0
     # What an exited vector is compared with there: exited vectors, or the batch's full-depth vectors (an index).

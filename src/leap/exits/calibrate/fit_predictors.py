@@ -6,9 +6,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from leap.exits.calibrate.least_squares import solved
 from leap.exits.rules import similarity_to_final
 from leap.exits.similarity_predictors import Predictors
+from leap.models.least_squares import solved
 
 RIDGE = 1e-4
 

@@ -7,11 +7,11 @@ import torch
 from torch import Tensor
 
 from leap.core.errors import UserError
-from leap.exits.calibrate.least_squares import LeastSquares
 from leap.exits.leap_encoder import LeapEncoder
 from leap.exits.predictor import FEATURES, FIRST_LAYER, Predictor, layer_features
 from leap.exits.rules import consecutive_similarity, similarity_to_final
 from leap.models.exit_heads import ExitHeads
+from leap.models.least_squares import LeastSquares
 
 # The features are few and the rows many: this only keeps a constant feature from making it singular.
 PREDICTOR_RIDGE = 1e-9

@@ -16,12 +16,18 @@ from leap.train.objective.objective import Gather, Objective
 class TrainedHeads(nn.Module):
     """Exit heads while they are trained: p_l + p_l Delta_l for the layers below the last.
 
-    deltas: [L - 1, D, D] float32, zero at the start, so that weight decay pulls a head to the identity.
+    deltas: [L - 1, D, D] float32, zero at the start unless `begin` is called; weight decay pulls a head to the
+    identity.
     """
 
     def __init__(self, layers: int, width: int) -> None:
         super().__init__()
         self.deltas = nn.Parameter(torch.zeros(layers - 1, width, width))
+
+    @torch.no_grad()
+    def begin(self, maps: Tensor) -> None:
+        """Start from maps as `maps` gives them."""
+        self.deltas.copy_(maps - torch.eye(maps.shape[-1], device=maps.device))
 
     def forward(self, below: Tensor) -> Tensor:
         """Map layers 1 to L - 1; [L - 1, B, D] to the same."""
