@@ -25,7 +25,7 @@ def positions(student_layers: int, teacher_layers: int, kind: str) -> list[tuple
 
 
 def needed_teacher_layers(student_layers: int, teacher_layers: int, loss: Loss) -> list[int]:
-    """Return the teacher layers that loss and heads read, ascending; the last one always, 0 is the embedding layer."""
+    """Return the teacher layers that loss and heads read, ascending; the last one always, 0: embeddings."""
     needed = {teacher_layers}
     if isinstance(loss, LossSettings) and loss.alpha > 0:
         for low, high, _ in positions(student_layers, teacher_layers, loss.layer_map):
