@@ -28,6 +28,7 @@ from leap.report.page import (
 from leap.report.paper import read_paper
 from leap.report.paper_tables import paper_tables
 from leap.report.plot_data import frontier_rows, latency_rows
+from leap.report.sections import theta_rows
 from leap.report.wall_clock import wall_clock
 from leap.report.write_report import write_report
 
@@ -171,6 +172,21 @@ def test_the_layer_table_has_a_row_a_layer_with_alignment(summary: dict[str, Any
     assert cells_of(text, "1") == [one, one]
     assert cells_of(text, "3") == [three, three]
     assert "rises monotonically. It does in baseline, leap, 2 of 2; 2 of them exit and are near" in text
+
+
+def test_exited_stands_over_cut_at_the_same_number_of_layers(summary: dict[str, Any], drawn: Pictures) -> None:
+    ways = {
+        row[1]: row[2] for row in cells_of(page(summary, drawn), "leap") if row[1] in ("exited", "cut", "gain")
+    }
+    assert ways == dict.fromkeys(("exited", "cut", "gain"), "3.10")
+
+
+def test_the_rule_by_theta_has_figures_and_time(summary: dict[str, Any]) -> None:
+    swept = [{"threshold": 0.93, "min_layer": low, "patience": 1, "nn_at_10": 0.1 * low} for low in (2, 6)]
+    timed = [{"threshold": 0.93, "expected_layers": 6.0, "ms_p50": 3.1, "speed_up": 1.8}]
+    rule = {"threshold": 0.95, "min_layer": 6, "patience": 1}
+    (row,) = theta_rows({"exit_rule": rule, "sweep": swept, "latency_by_threshold": timed})
+    assert (row["threshold"], row["nn_at_10"], row["speed_up"]) == (0.93, pytest.approx(0.6), 1.8)
 
 
 def test_pictures_are_svg_with_a_curve_a_variant_and_the_same_every_time(

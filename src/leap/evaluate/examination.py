@@ -112,7 +112,8 @@ def examine(
     kept = KeptNeighbours(pooled if returned is None else returned, settings.nn_k)
     judge = Judge(kept, pairs)
     chosen = settings.sweep
-    points = sweep(pooled, judge, chosen.thresholds, chosen.min_layers, chosen.patience)
+    tried = sorted({*chosen.min_layers, rule.min_layer})  # the model's own l_min by every theta too
+    points = sweep(pooled, judge, chosen.thresholds, tried, chosen.patience)
     edges = settings.length_bins
     return {
         **diagnose(kept, rule, tokens, edges, settings.bootstrap, settings.seed, pooled),

@@ -183,7 +183,7 @@ def _control(summary: dict[str, Any]) -> Section:
             ends = {f"{key}_ci95": both.get(f"{key}_gain_ci95") for key in gain}
             shared = {"variant": name, "layers": exited["expected_layers"]}
             rows += [
-                {**shared, "way": "exited", **exited, "spearman": sts.get("spearman_exit")},
+                {**exited, **shared, "way": "exited", "spearman": sts.get("spearman_exit")},
                 {
                     **shared,
                     "way": "cut",
