@@ -172,23 +172,3 @@ def test_a_server_that_goes_while_a_training_runs(project: Path, server: Server,
         write_evidence(project, settings, "baseline")
         live.finish(checkpoint_hash(Path("models/baseline-1")))
     assert not log(settings, "baseline")
-
-
-def test_processes_that_create_the_store_together_share_it(project: Path) -> None:
-    code = (
-        "from made_evidence import made_settings\nfrom leap.tracking import Tracking\n"
-        "print(Tracking.open(made_settings(), required=True).experiment)"
-    )
-    path = f"{Path(leap.__file__).parents[1]}{os.pathsep}{Path(made_evidence.__file__).parent}"
-    processes = [
-        subprocess.Popen(
-            [sys.executable, "-c", code],
-            env={**os.environ, "PYTHONPATH": path},
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for _ in range(2)
-    ]
-    answers = [process.communicate(timeout=60)[0] for process in processes]
-    assert [process.returncode for process in processes] == [0, 0]
-    assert len(set(answers)) == 1

@@ -1,5 +1,7 @@
 """The `leap` command: one message for a mistake, exit code 1, no traceback, nothing half-written."""
 
+import contextlib
+import io
 import json
 import os
 import random
@@ -13,7 +15,7 @@ from tiny_models import WORDS, MakeFolder
 from typer.testing import CliRunner
 
 from leap import __version__
-from leap.cli import app
+from leap.cli import app, run
 from leap.core.errors import UserError
 from leap.core.files import must_be_new
 from leap.core.project import stage_that_writes
@@ -30,9 +32,18 @@ def project(tmp_path: Path) -> Path:
 
 
 def leap(project: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-c", "from leap.cli import run; run()", *arguments]
-    environment = os.environ | {"PYTHONPATH": str(PROJECT / "src")}
-    return subprocess.run(command, cwd=project, env=environment, capture_output=True, text=True, check=False)
+    """Run the command as a shell would, in this process: imports take seconds."""
+    out, err = io.StringIO(), io.StringIO()
+    with (
+        contextlib.chdir(project),
+        contextlib.redirect_stdout(out),
+        contextlib.redirect_stderr(err),
+        pytest.MonkeyPatch.context() as patched,
+        pytest.raises(SystemExit) as ended,
+    ):
+        patched.setattr(sys, "argv", ["leap", *arguments])
+        run()
+    return subprocess.CompletedProcess(arguments, int(ended.value.code or 0), out.getvalue(), err.getvalue())
 
 
 def test_a_profile_is_written_and_checked(project: Path) -> None:

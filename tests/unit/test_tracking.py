@@ -460,9 +460,9 @@ def test_a_sqlite_uri_is_created_by_one_of_many_as_the_projects_own_store_is(pro
     environment = {**ENVIRONMENT, "PYTHONPATH": f"{ENVIRONMENT['PYTHONPATH']}{os.pathsep}{SUPPORT}"}
     command = [sys.executable, "-c", OPEN, "sqlite:///other/shared.db"]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    processes = [subprocess.Popen(command, env=environment, **pipes) for _ in range(3)]
+    processes = [subprocess.Popen(command, env=environment, **pipes) for _ in range(2)]
     answers = [process.communicate(timeout=300) for process in processes]
-    assert [process.returncode for process in processes] == [0, 0, 0], answers
+    assert [process.returncode for process in processes] == [0, 0], answers
     assert len({out for out, _ in answers}) == 1
     assert "Traceback" not in "".join(err for _, err in answers)
     assert Path("other/shared.db").is_file()
