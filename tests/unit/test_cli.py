@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from unittest import mock
 
 import pytest
 from tiny_models import WORDS, MakeFolder
@@ -38,10 +39,9 @@ def leap(project: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
         contextlib.chdir(project),
         contextlib.redirect_stdout(out),
         contextlib.redirect_stderr(err),
-        pytest.MonkeyPatch.context() as patched,
+        mock.patch.object(sys, "argv", ["leap", *arguments]),
         pytest.raises(SystemExit) as ended,
     ):
-        patched.setattr(sys, "argv", ["leap", *arguments])
         run()
     return subprocess.CompletedProcess(arguments, int(ended.value.code or 0), out.getvalue(), err.getvalue())
 
@@ -52,7 +52,10 @@ def test_a_profile_is_written_and_checked(project: Path) -> None:
     text = (project / "params.yaml").read_text()
     assert "profile: paper" in text
     assert "epochs: 2" in text
-    assert leap(project, "check").returncode == 0
+    checked = leap(project, "check")
+    assert checked.returncode == 0, checked.stderr
+    # What only a study lacks stops nothing.
+    assert "for a study only: studies.cross_distillation.variants.tinybert_6.checkpoint" in checked.stdout
     edited = (project / "params.yaml").read_text()
     refused = leap(project, "profile", "embedded")
     assert (refused.returncode, (project / "params.yaml").read_text()) == (1, edited)

@@ -19,7 +19,7 @@ def check_settings(settings: Settings, ask: bool = False) -> Iterator[str]:
     Raises:
         UserError: something is missing, here or on the hub; everything is listed.
     """
-    check_inputs(settings)
+    yield from (f"for a study only: {line}" for line in check_inputs(settings))
     asked = ask_for_inputs(settings) if ask else []
     wide = max((len(item.key) for item in asked), default=0)
     if asked:

@@ -48,20 +48,24 @@ class Asked(NamedTuple):
     license: str | None
 
 
-def check_inputs(settings: Settings) -> None:
+def check_inputs(settings: Settings) -> list[str]:
     """Open the first rows of every local file, and look for every installed package and local model.
+
+    Returns:
+        what only studies lack, a line each: `dvc repro` runs without it.
 
     Raises:
         UserError: lists everything that is missing or is not what the settings say, each with its key.
     """
     folder = Path(settings.data.folder)
     mistakes: list[str] = []
+    of_studies: list[str] = []
 
     def attempt(key: str, look: Any) -> None:
         try:
             look()
         except UserError as error:
-            mistakes.append(f"{key}: {error}")
+            (of_studies if key.startswith("studies.") else mistakes).append(f"{key}: {error}")
 
     for name, source in settings.data.sources.items():
         if isinstance(source, PackageText):
@@ -92,6 +96,7 @@ def check_inputs(settings: Settings) -> None:
             f"the settings are right, but {len(mistakes)} of their inputs are not:\n"
             + "\n".join(f"  - {line}" for line in mistakes)
         )
+    return of_studies
 
 
 def ask_for_inputs(settings: Settings) -> list[Asked]:
