@@ -19,8 +19,10 @@ SHAPE = EncoderConfig(layers=DEPTH, width=32, heads=2, intermediate=64, vocabula
 
 
 def made_settings(**blocks: Any) -> Settings:
-    """The embedded profile with changes to whole blocks, two retrieval sets and two variants besides."""
+    """The embedded profile with a student of fixed depth, two retrieval sets, and changes to whole blocks."""
     content = YAML(typ="safe").load(EMBEDDED.read_text())
+    content["variants"]["fixed_depth"] = {"description": "six layers", "student": {"layers": 6}}
+    content["gate"]["fixed_depth"] = "fixed_depth"
     content["retrieval"]["second"] = dict(content["retrieval"]["docstrings"])
     for name, change in blocks.items():
         content[name] = {**content[name], **change} if isinstance(change, dict) else change

@@ -397,9 +397,13 @@ def test_the_comparison_is_made_once(
     with monkeypatch.context() as patch:
         patch.setattr("leap.models.reference.open_reference", lambda *_: pytest.fail("compared again"))
         LeapEncoder(bert, "cpu")
-    # Other weights are another model; what does not agree is computed by transformers, and the log says so.
+        # The same model trained further is computed in the same way.
+        change_weights(lambda weights: weights["embeddings.LayerNorm.bias"].add_(0.1))(bert)
+        LeapEncoder(bert, "cpu")
+    # Another configuration is another model; what does not agree is computed by transformers, and the log says so.
     monkeypatch.setattr(Encoder, "forward", lambda encoder, batch: torch.ones(LAYERS + 1, batch.rows, 16))
-    change_weights(lambda weights: weights["embeddings.LayerNorm.bias"].add_(0.1))(bert)
+    config = json.loads((bert / "config.json").read_text())
+    (bert / "config.json").write_text(json.dumps(config | {"layer_norm_eps": 1e-6}))
     with caplog.at_level("INFO", logger="leap.models.open_model"):
         model = LeapEncoder(bert, "cpu")
     assert isinstance(model.encoder, ReferenceEncoder)

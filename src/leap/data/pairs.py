@@ -6,6 +6,8 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+import numpy as np
+
 from leap.core.errors import UserError
 from leap.core.files import whole_file
 from leap.core.settings.sources import PairSource
@@ -14,7 +16,6 @@ from leap.data.extracted import read_columns
 from leap.data.tables import Row, source_rows
 
 if TYPE_CHECKING:
-    import numpy as np
     from numpy.typing import NDArray
 
 
@@ -64,9 +65,8 @@ def scored_pairs(source: PairSource, folder: Path) -> Iterator[tuple[str, str, f
 def read_pairs(path: Path) -> Pairs:
     """Read what `write_pairs` wrote; scores are float64 `[n]`. UserError if the file is missing or damaged."""
     columns = read_columns(path, {"sentence1": "string", "sentence2": "string", "score": "double"})
-    # A copy: what pyarrow gives may not be written to.
-    scores = columns["score"].to_numpy().copy()
-    return Pairs(columns["sentence1"].to_pylist(), columns["sentence2"].to_pylist(), scores)
+    one, two, scores = (columns[name].to_pylist() for name in ("sentence1", "sentence2", "score"))
+    return Pairs(one, two, np.array(scores, dtype=np.float64))  # pyarrow's to_numpy would import pandas
 
 
 def _pair(row: Row, columns: tuple[str, str, str], task: str) -> tuple[str, str, float]:

@@ -1,4 +1,4 @@
-"""Scores a text, a pair or a query, as a table next to the evidence: what comparing two variants needs.
+"""Scores of each text, pair or query, as a table next to the evidence: what comparing two variants needs.
 
 Parquet, so that the JSON stays readable: a row a text in the order of the data, float64 figures rounded to
 nine decimals. STS-B's 1,379 pairs take some 40 kB.
@@ -6,27 +6,41 @@ nine decimals. STS-B's 1,379 pairs take some 40 kB.
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from leap.core.errors import UserError
 from leap.core.files import read_json, sha256_of, whole_file
 
+if TYPE_CHECKING:
+    import pyarrow as pa
+
 Column = np.ndarray[Any, Any]
 
 
 def write_scores(target: Path, columns: Mapping[str, Column | list[str]]) -> None:
-    """Write a table, whole or not at all; all columns have one length."""
+    """Write a table, whole or not at all; all columns have one length, numbers or text."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    rounded = {
-        name: values.round(9) if isinstance(values, np.ndarray) and values.dtype == np.float64 else values
-        for name, values in columns.items()
-    }
-    with whole_file(target) as beside:
-        pq.write_table(pa.table(rounded), beside, compression="zstd")
+    table = pa.Table.from_arrays([_arrow(values) for values in columns.values()], names=list(columns))
+    with whole_file(target) as temporary:
+        pq.write_table(table, temporary, compression="zstd")
+
+
+def _arrow(values: Column | list[str]) -> "pa.Array":
+    """Convert a column from its memory: pa.array would import pandas, which costs each stage a second."""
+    import pyarrow as pa
+
+    if isinstance(values, np.ndarray):
+        numbers = np.ascontiguousarray(values.round(9) if values.dtype == np.float64 else values)
+        kind, buffers = pa.from_numpy_dtype(numbers.dtype), [numbers]
+    else:
+        texts = [value.encode() for value in values]
+        ends = np.cumsum([0, *map(len, texts)], dtype=np.int32)
+        kind, buffers = pa.string(), [ends, b"".join(texts)]
+    return pa.Array.from_buffers(kind, len(values), [None, *map(pa.py_buffer, buffers)])
 
 
 def read_scores(path: Path) -> dict[str, Column]:
@@ -51,4 +65,4 @@ def read_scores(path: Path) -> dict[str, Column]:
         raise UserError(
             f"{path} is not a readable table ({str(error).splitlines()[0]}): delete it, `dvc repro` measures again"
         ) from None
-    return {name: table.column(name).to_numpy().copy() for name in table.column_names}
+    return {name: np.array(table.column(name).to_pylist()) for name in table.column_names}

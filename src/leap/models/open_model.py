@@ -2,7 +2,7 @@
 
 The packed encoder reads what it knows of the BERT family. What it does not know, transformers and
 sentence-transformers do; so before it is used it is compared with them, text to vector, at every layer. The
-outcome is remembered by the hash of the folder's files, and a folder is compared once.
+outcome is remembered by what the folder's files say, and a model is compared once.
 """
 
 import json
@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING
 import torch
 from torch.nn import functional as F
 
-from leap.core.checksums import FILE as SUMS
 from leap.core.errors import UserError
 from leap.core.files import sha256_of, sha256_of_json, whole_file
 from leap.core.project import user_cache
@@ -28,6 +27,7 @@ from leap.models.packed_encoder import Encoder, EncoderConfig
 from leap.models.pooling import normalizes
 from leap.models.tokenizer import SentenceTokenizer
 from leap.models.walk import Shape
+from leap.models.weights import tensor_layout
 
 if TYPE_CHECKING:
     from leap.models.reference import ReferenceEncoder
@@ -185,17 +185,17 @@ def known_words(tokenizer: LibraryTokenizer) -> list[str]:
 
 
 def identity(folder: Path) -> str:
-    """The hash of everything that the comparison depends on: the folder's files, our code, and the libraries."""
-    sums = folder / SUMS
-    if sums.is_file():
-        files = {SUMS: sha256_of(sums)}
-    else:
-        named = {path.relative_to(folder).as_posix(): path for path in sorted(folder.rglob("*")) if path.is_file()}
-        files = {
-            name: sha256_of(path)
-            for name, path in named.items()
-            if path.suffix in (".json", ".safetensors", ".txt", ".model") and path.name not in CHANGING
-        }
+    """Hash all that the comparison depends on: how the folder says vectors are computed, our code, the libraries.
+
+    Of weights their names, types and shapes: other values change both sides alike, so a model that is trained
+    again is not compared again.
+    """
+    named = {path.relative_to(folder).as_posix(): path for path in sorted(folder.rglob("*")) if path.is_file()}
+    files = {
+        name: tensor_layout(path) if path.suffix == ".safetensors" else sha256_of(path)
+        for name, path in named.items()
+        if path.suffix in (".json", ".safetensors", ".txt", ".model") and path.name not in CHANGING
+    }
     return sha256_of_json([files, _code()])
 
 

@@ -35,17 +35,23 @@ def read_weights(folder: Path, family: Family) -> State:
     return weights
 
 
-def tensor_types(path: Path) -> dict[str, str]:
-    """Each tensor's type as safetensors names it.
+def tensor_layout(path: Path) -> dict[str, tuple[str, list[int]]]:
+    """Read each tensor's type, as safetensors names it, and shape.
 
     Raises:
         UserError: the file is damaged.
     """
     try:
         with safe_open(path, "pt") as file:
-            return {name: file.get_slice(name).get_dtype() for name in file.keys()}  # noqa: SIM118
+            slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118
+            return {name: (tensor.get_dtype(), tensor.get_shape()) for name, tensor in slices.items()}
     except SafetensorError as error:
         raise UserError(f"{path} is not a whole safetensors file ({error}): fetch or train it again") from None
+
+
+def tensor_types(path: Path) -> dict[str, str]:
+    """Read each tensor's type; errors as `tensor_layout`."""
+    return {name: kind for name, (kind, _) in tensor_layout(path).items()}
 
 
 def _read_file(path: Path) -> State:
