@@ -12,7 +12,7 @@ from torch import Tensor
 from leap.exits import ExitRule, LeapEncoder
 from leap.exits.calibration import Calibration
 from leap.exits.forward import exit_forward
-from leap.exits.policy import ByPredictors, Calibrated, ExitPolicy, Fixed, Patient
+from leap.exits.policy import ByPredictors, Calibrated, Capped, ExitPolicy, Fixed, Patient, capped
 from leap.exits.predictor import Predictor
 from leap.exits.rules import (
     at_layers,
@@ -49,6 +49,14 @@ def some_calibration(generator: torch.Generator, score: str, patience: int) -> C
 
 @st.composite
 def policies(draw: st.DrawFn) -> tuple[ExitPolicy, Twin, Twin]:
+    """A policy as below, within a budget of layers or without one."""
+    policy, reference, margin = draw(policies_without_budget())
+    most = draw(st.none() | st.integers(1, 5))
+    return capped(policy, most, 5), lambda pooled: reference(pooled).clamp(max=most or 5), margin
+
+
+@st.composite
+def policies_without_budget(draw: st.DrawFn) -> tuple[ExitPolicy, Twin, Twin]:
     """A policy, its reference, and how far each row's scores are from deciding otherwise, [N]."""
     kind = draw(st.sampled_from(["converged", "patience", "predictors", "consecutive", "predicted", "fixed"]))
     rule = ExitRule(draw(thresholds), draw(st.integers(1, 5)), draw(st.integers(1, 3)))
@@ -142,6 +150,7 @@ def test_layer_thresholds_say_the_same_as_the_policy(
     policy, reference, _ = chosen
     put = policy.layer_thresholds(5)
     if put is None:
+        policy = policy.policy if isinstance(policy, Capped) else policy
         assert isinstance(policy, Fixed | ByPredictors | Patient | Calibrated)
         assert not isinstance(policy, Patient) or policy.pabee_patience > 1
         assert not isinstance(policy, Calibrated) or policy.calibration.predictor is not None
@@ -152,6 +161,12 @@ def test_layer_thresholds_say_the_same_as_the_policy(
     assert put.thresholds[-1] == torch.inf
     scores = consecutive_similarity(pooled, put.patience)
     assert first_layer_at(scores, put.thresholds[:, None], 1).tolist() == reference(pooled).tolist()
+
+
+@pytest.mark.parametrize("most", [0, 6])
+def test_a_budget_that_the_model_does_not_have_is_refused(most: int) -> None:
+    with pytest.raises(ValueError, match=f"a budget of {most} layers: this model has 1 to 5"):
+        capped(ExitRule(0.9, 2), most, 5)
 
 
 def test_the_examples_do_mix_exits(tiny_model: LeapEncoder, sentences: list[str]) -> None:

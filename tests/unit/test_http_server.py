@@ -82,7 +82,9 @@ def test_one_text_in_base64_as_openais_client_asks_for_it(encoder: LeapEncoder) 
     [
         ({"input_type": "query"}, {"input_type": "query"}),
         ({"input_type": "document"}, {"input_type": "document"}),
-        ({"layers": 2}, {"strategy": "fixed", "layer": 2}),
+        ({"layers": 2}, {"max_layer": 2}),
+        ({"layers": 3, "strategy": "full"}, {"strategy": "fixed", "layer": 3}),
+        ({"layers": 4, "threshold": 0.999}, {"threshold": 0.999, "max_layer": 4}),
         ({"strategy": "full"}, {"strategy": "full"}),
         (EXITS, EXITS),
     ],
@@ -107,8 +109,8 @@ MALFORMED: list[tuple[Any, int, str]] = [
     ({}, 400, "input"),
     ({"input": "bi", "inputType": "query"}, 400, "inputType"),
     ({"input": "bi", "input_type": "passage"}, 400, "input_type"),
-    ({"input": "bi", "layers": 9}, 400, "layer 9 is not a layer of this model"),
-    ({"input": "bi", "layers": 2, "strategy": "full"}, 400, "layers fixes the depth"),
+    ({"input": "bi", "layers": 9}, 400, "a budget of 9 layers: this model has 1 to 5"),
+    ({"input": "bi", "layers": 2, "strategy": "near_final"}, 400, "leave out max_layer"),
     ({"input": "bi", "strategy": "predictors"}, 400, "predictors"),
     ({"input": "bi", "model": "gpt"}, 404, "only 'tiny'"),
     ({"input": "b" * 101}, 400, "101 characters"),
@@ -149,7 +151,7 @@ def test_of_some_hundred_requests_none_is_lost(encoder: LeapEncoder, sentences: 
         for key, options in (
             ("none", {}),
             ("query", {"input_type": "query"}),
-            ("2", {"strategy": "fixed", "layer": 2}),
+            ("2", {"max_layer": 2}),
         )
     }
     counted = read_or_none(encoder)

@@ -8,7 +8,7 @@ import torch
 from leap.exits import ExitRule
 from leap.exits.calibration import Calibration
 from leap.exits.plan import Plan, plan_of
-from leap.exits.policy import ByPredictors, Calibrated, ExitPolicy, Fixed, Patient
+from leap.exits.policy import ByPredictors, Calibrated, Capped, ExitPolicy, Fixed, Patient
 from leap.exits.predictor import Predictor
 from leap.exits.similarity_predictors import Predictors
 
@@ -27,6 +27,8 @@ PREDICTED = Calibration(torch.tensor([INF, 0.25, INF, INF]), 1, Predictor(torch.
         (Fixed(4), Plan((INF,) * 4, 1, 4)),
         (Calibrated(CALIBRATED), Plan((INF, 0.25, INF, INF), 1, 4)),
         (Patient(RULE, 1), Plan((INF, INF, 0.5, INF), 1, 4)),
+        (Capped(Calibrated(CALIBRATED), 3), Plan((INF, 0.25, INF, INF), 1, 3)),
+        (Capped(Patient(RULE, 2), 3), None),
         (Patient(RULE, 2), None),
         (Calibrated(PREDICTED), None),
         (ByPredictors(Predictors(torch.zeros(3, 8), torch.zeros(3)), 0.5, 1), None),

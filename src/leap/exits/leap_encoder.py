@@ -19,7 +19,7 @@ from leap.exits.input_rules import input_rules
 from leap.exits.observer import Observer
 from leap.exits.output import Precision, check_precision, converted, finished
 from leap.exits.paths import PathName, Paths, check_name
-from leap.exits.policy import ByPredictors, Calibrated, ExitPolicy, Fixed, Patient
+from leap.exits.policy import ByPredictors, Calibrated, ExitPolicy, Fixed, Patient, capped
 from leap.exits.rules import ExitRule, at_layers, near_final
 from leap.exits.sentence_methods import SentenceMethods
 from leap.exits.similarity_predictors import Predictors
@@ -242,6 +242,7 @@ class LeapEncoder(SentenceMethods):
         strategy: Strategy | None = None,
         layer: int | None = None,
         pabee_patience: int = 2,
+        max_layer: int | None = None,
         input_type: InputType | None = None,
         return_exit_layers: bool = False,
     ) -> Any:
@@ -280,6 +281,7 @@ class LeapEncoder(SentenceMethods):
                 computes all layers and saves nothing.
             layer: the layer of strategy fixed, counted from 1.
             pabee_patience: p of strategy patience.
+            max_layer: a budget: a row that has not left by this layer leaves here, whatever the strategy.
             input_type: query or document takes the prompt of that name where none is given, and leaves by the
                 rule of that name in leap.json; `encode_query` and `encode_document` set it.
             return_exit_layers: also return each sentence's exit layer, [N] int64.
@@ -314,6 +316,7 @@ class LeapEncoder(SentenceMethods):
             patience=patience,
             layer=layer,
             pabee_patience=pabee_patience,
+            max_layer=max_layer,
             input_type=input_type,
         )
         kept_on = self.device if convert_to_tensor or not convert_to_numpy else torch.device("cpu")
@@ -337,6 +340,7 @@ class LeapEncoder(SentenceMethods):
         patience: int | None = None,
         layer: int | None = None,
         pabee_patience: int = 2,
+        max_layer: int | None = None,
         input_type: InputType | None = None,
     ) -> Leave:
         """Prepare what computes a batch: pooled vectors [B, D], not normalised, and exit layers [B].
@@ -351,8 +355,10 @@ class LeapEncoder(SentenceMethods):
         rule = self._rule(threshold, min_layer, patience)
         self._check_strategy(strategy, layer)
         if strategy == "near_final":
+            if max_layer is not None:
+                raise ValueError("strategy near_final computes all layers: leave out max_layer")
             return self._oracle(rule.threshold, 1 if min_layer is None else min_layer)
-        return self._exits(self._policy(strategy, rule, layer, pabee_patience))
+        return self._exits(capped(self._policy(strategy, rule, layer, pabee_patience), max_layer, self.depth))
 
     @torch.inference_mode()
     def pooled_layers(

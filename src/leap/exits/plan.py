@@ -3,7 +3,7 @@
 import math
 from typing import NamedTuple
 
-from leap.exits.policy import ExitPolicy, Fixed
+from leap.exits.policy import Capped, ExitPolicy, Fixed
 
 
 class Plan(NamedTuple):
@@ -38,6 +38,9 @@ def plan_of(policy: ExitPolicy, depth: int) -> Plan | None:
     """A policy's plan; None where it looks at something else than the consecutive similarity."""
     if isinstance(policy, Fixed):
         return fixed_plan(policy.layer, depth)
+    if isinstance(policy, Capped):
+        plan = plan_of(policy.policy, depth)
+        return plan and plan._replace(stop=policy.most)
     limits = policy.layer_thresholds(depth)
     if limits is None:
         return None

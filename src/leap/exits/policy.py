@@ -147,3 +147,57 @@ class Calibrated:
         if self.calibration.predictor is not None:
             return None
         return LayerThresholds(self.calibration.thresholds, self.calibration.patience)
+
+
+@dataclass(frozen=True)
+class Capped:
+    """Another policy within a budget: who is still there at layer `most` leaves there."""
+
+    policy: ExitPolicy
+    most: int
+
+    @property
+    def lookback(self) -> int:
+        """As of the other policy."""
+        return self.policy.lookback
+
+    def first_check(self) -> int:
+        """As of the other policy, which is below `most` (`capped`)."""
+        return self.policy.first_check()
+
+    def leaves(self, layer: int, pooled: Tensor, earlier: Sequence[Tensor]) -> Tensor:
+        """Rows that the other policy lets go, and at `most` every row."""
+        if layer >= self.most:
+            return torch.ones(len(pooled), dtype=torch.bool)
+        return self.policy.leaves(layer, pooled, earlier)
+
+    def layer_thresholds(self, depth: int) -> LayerThresholds | None:
+        """The other policy's, with one that every cosine reaches at `most`."""
+        limits = self.policy.layer_thresholds(depth)
+        if limits is None:
+            return None
+        thresholds = limits.thresholds.clone()
+        thresholds[self.most - 1] = -torch.inf
+        return LayerThresholds(thresholds, limits.patience)
+
+
+def capped(policy: ExitPolicy, most: int | None, depth: int) -> ExitPolicy:
+    """Keep a policy within a budget of layers.
+
+    Args:
+        policy: who leaves.
+        most: the last layer that may be computed; None for no budget.
+        depth: L.
+
+    Raises:
+        ValueError: `most` is not a layer of the model.
+    """
+    if most is None:
+        return policy
+    if not 1 <= most <= depth:
+        raise ValueError(f"a budget of {most} layers: this model has 1 to {depth}")
+    if isinstance(policy, Fixed):
+        return Fixed(min(policy.layer, most))
+    if most <= policy.first_check():
+        return Fixed(most)
+    return policy if most == depth else Capped(policy, most)

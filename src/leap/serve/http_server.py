@@ -45,13 +45,13 @@ class EmbeddingRequest(BaseModel):
     dimensions: Annotated[int, Field(ge=1)] | None = None
     user: str | None = None
     input_type: InputType | None = None
-    # The layers that may be computed: every text leaves at this one. Without a budget the exit rule decides.
+    # A budget: a text that has not left by this layer leaves here; the rule or a strategy says who leaves before.
     layers: Annotated[int, Field(ge=1)] | None = None
     strategy: Strategy | None = None
     threshold: Annotated[float, Field(ge=-1, le=1)] | None = None
 
     def texts(self) -> list[str]:
-        """The texts, within the limits.
+        """Return the texts, within the limits.
 
         Raises:
             RequestRefused: they are not, or are tokens.
@@ -65,21 +65,14 @@ class EmbeddingRequest(BaseModel):
         return check_texts(given)
 
     def options(self) -> dict[str, Any]:
-        """The arguments of `LeapEncoder.encode`.
-
-        Raises:
-            RequestRefused: a budget and a strategy are given together.
-        """
+        """Return the arguments of `LeapEncoder.encode`."""
         options: dict[str, Any] = {
             "input_type": self.input_type,
             "strategy": self.strategy,
             "threshold": self.threshold,
             "truncate_dim": self.dimensions,
+            "max_layer": self.layers,
         }
-        if self.layers is not None:
-            if self.strategy is not None or self.threshold is not None:
-                raise RequestRefused("layers fixes the depth: leave out strategy and threshold")
-            options |= {"strategy": "fixed", "layer": self.layers}
         return {name: value for name, value in options.items() if value is not None}
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Self
 from torch import Tensor
 
 from leap.core.errors import UserError
-from leap.exits.policy import ByPredictors, Calibrated, ExitPolicy, Patient
+from leap.exits.policy import ByPredictors, Calibrated, Capped, ExitPolicy, Patient
 from leap.exits.rules import ExitRule
 from leap.models.folder import hash_weights
 from leap.serve.score_shift import ScoreReference
@@ -162,6 +162,8 @@ class Monitor:
 
 def rule_text(policy: ExitPolicy) -> str:
     """An exit policy in words: its strategy and its numbers."""
+    if isinstance(policy, Capped):
+        return f"{rule_text(policy.policy)}, at most {policy.most} layers"
     numbers: dict[str, float] = {}
     for part in (policy, getattr(policy, "rule", None)):
         if is_dataclass(part):
@@ -174,6 +176,8 @@ def rule_text(policy: ExitPolicy) -> str:
 
 def patience_of(policy: ExitPolicy) -> int | None:
     """The k of the similarity cos(p_l, p_{l-k}) that a policy looks at; None where it looks at another score."""
+    if isinstance(policy, Capped):
+        return patience_of(policy.policy)
     rule = getattr(policy, "rule", policy)
     if isinstance(policy, Calibrated):
         return policy.calibration.patience
