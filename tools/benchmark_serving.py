@@ -3,11 +3,11 @@
     python tools/benchmark_serving.py --model models/leap-1
     python tools/benchmark_serving.py --model models/leap-1 --load 10000
 
-With `--load N` it sends N requests to `leap serve` alone, one in five of them malformed, and fails where an answer is
-lost or has another status than it should, or where the counts of `/metrics` differ; it reports the server's memory
-before and after. Otherwise the servers run on loopback ports of this machine and are measured in alternating rounds,
-so that other load meets them alike; the one that is not asked is idle. Clients are threads that each send one query
-after the other. The last line is compact JSON.
+With `--load N` it sends N requests to `leap serve` alone, one in five of them malformed, and fails where an
+answer is lost or has another status than it should, or where the counts of `/metrics` differ; it reports the
+server's memory before and after. Otherwise the servers run on loopback ports of this machine and are measured in
+alternating rounds, so that other load meets them alike; the one that is not asked is idle. Clients are threads
+that each send one query after the other. The last line is compact JSON.
 """
 
 import argparse

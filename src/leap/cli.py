@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from leap import __version__
-from leap.core.errors import UserError
+from leap.core.errors import UserError, missing_library
 from leap.core.progress import log_to_stderr
 from leap.core.storage import storage_message
 
@@ -21,6 +21,23 @@ app = typer.Typer(
 )
 
 Params = Annotated[Path, typer.Option(help="The settings file.")]
+Force = Annotated[bool, typer.Option("--force", help="Replace a settings file that was edited, too.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of words.")]
+AnyModel = Annotated[str, typer.Argument(help="A folder, an installed package or a hub id (owner/name).")]
+Sentences = Annotated[
+    Path | None,
+    typer.Option(help="Sentences like yours: txt (one a line), parquet, csv or jsonl; else bundled ones."),
+]
+Column = Annotated[
+    str | None, typer.Option(help="The column of a table.  [default: sentence]", show_default=False)
+]
+Threshold = Annotated[float | None, typer.Option(help="theta; the model's own if left out.")]
+MinLayer = Annotated[int | None, typer.Option(help="l_min; the model's own if left out.")]
+Patience = Annotated[int | None, typer.Option(help="k; the model's own if left out.")]
+BatchSize = Annotated[int, typer.Option(min=1, help="Texts computed together.")]
+Threads = Annotated[int | None, typer.Option(min=1, help="CPU threads; else PyTorch's choice.")]
+Device = Annotated[str, typer.Option(help="cpu, cuda, cuda:N, or auto.")]
+Figures = Annotated[Path | None, typer.Option("--output", help="Where all figures go as JSON.")]
 
 
 def print_version(wanted: bool) -> None:
@@ -48,7 +65,7 @@ def profile(
     changes: Annotated[
         list[str] | None, typer.Option("--set", help="dotted.key=value, laid over the profile.")
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace a settings file that was edited, too.")] = False,
+    force: Force = False,
     params: Params = Path("params.yaml"),
 ) -> None:
     """Write params.yaml from a profile."""
@@ -61,7 +78,7 @@ def profile(
 @app.command()
 def init(
     folder: Annotated[Path, typer.Argument(help="The folder of your files: text, scored pairs, BEIR folders.")],
-    force: Annotated[bool, typer.Option("--force", help="Replace a settings file that was edited, too.")] = False,
+    force: Force = False,
     params: Params = Path("params.yaml"),
 ) -> None:
     """Look at your files and write params.yaml for them; say what was found and what would be dropped."""
@@ -106,13 +123,8 @@ def track(params: Params = Path("params.yaml")) -> None:
 
 @app.command()
 def gate(
-    evidence: Annotated[
-        Path, typer.Option(help="A folder of evidence: evaluations/leap-1, or evaluations for all of them.")
-    ],
-    models: Annotated[
-        Path | None,
-        typer.Option(help="A folder of checkpoints: compare the weights too."),
-    ] = None,
+    evidence: Annotated[Path, typer.Argument(help="evaluations/leap-1, or evaluations for all that there are.")],
+    models: Annotated[Path | None, typer.Option(help="A folder of checkpoints: compare the weights too.")] = None,
     params: Params = Path("params.yaml"),
 ) -> None:
     """Judge evidence again, without MLflow and without models; exit code 1 if any checkpoint is refused."""
@@ -188,38 +200,24 @@ class Form(StrEnum):
 
 @app.command()
 def export(
-    model: Annotated[str, typer.Argument(help="A folder such as models/leap-1, or models:/NAME@champion.")],
+    model: Annotated[str, typer.Argument(help="A folder such as models/leap-1, or models:/leap@champion.")],
     out: Annotated[Path, typer.Argument(help="The folder to write; it must not exist.")],
-    to: Annotated[Form, typer.Option(help="The form.")],
+    to: Annotated[Form, typer.Option(help="The form.")] = Form.SENTENCE_TRANSFORMERS,
     layers: Annotated[int | None, typer.Option(help="Keep this many layers (onnx, truncated).")] = None,
+    push: Annotated[str | None, typer.Option(help="Also upload it to this hub repository, owner/name.")] = None,
+    public: Annotated[bool, typer.Option("--public", help="Make a new repository public.")] = False,
     params: Params = Path("params.yaml"),
 ) -> None:
-    """Write a model in a form that other programs load, with its card."""
-    import tempfile
+    """Write a model in a form that other programs load, with its card; upload it only where --push says so."""
+    from leap.registry.export_command import run_export
+    from leap.registry.push_to_hub import check_repository, push_folder
 
-    from leap.core.files import must_be_new
-    from leap.core.settings import read_settings
-    from leap.registry.export_folder import export_truncated, export_whole
-    from leap.registry.export_source import card_of, model_folder
-
-    if to is Form.SENTENCE_TRANSFORMERS and layers is not None:
-        raise UserError(f"--to {to} writes all layers: leave out --layers, or name --to truncated or --to onnx")
-    if to is not Form.SENTENCE_TRANSFORMERS and layers is None:
-        raise UserError(f"--to {to} needs --layers K, the number of layers to keep, for example --layers 6")
-    must_be_new(out)
-    settings = read_settings(params) if params.exists() else None
-    with tempfile.TemporaryDirectory() as scratch:
-        folder = model_folder(model, settings, Path(scratch))
-        card = card_of(folder, settings)
-        if layers is None:
-            export_whole(folder, out, card)
-        elif to is Form.ONNX:
-            from leap.registry.export_onnx import export_onnx
-
-            export_onnx(folder, layers, out, card)
-        else:
-            export_truncated(folder, layers, out, card)
+    if push is not None:
+        check_repository(push)
+    run_export(model, out, to.value, layers, params)
     typer.echo(f"{out} written", err=True)
+    if push is not None:
+        typer.echo(push_folder(out, push, private=not public))
 
 
 @app.command()
@@ -233,12 +231,10 @@ def summary(path: Annotated[Path, typer.Argument()] = Path("reports/summary.json
 
 @app.command()
 def retrofit(
-    model: Annotated[str, typer.Argument(help="A folder, an installed package or a hub id (owner/name).")],
+    model: AnyModel,
     sentences: Annotated[Path, typer.Option(help="Sentences like yours: txt, parquet, csv or jsonl.")],
     output: Annotated[Path, typer.Option(help="The new model's folder.")],
-    column: Annotated[
-        str | None, typer.Option(help="The column of a table.  [default: sentence]", show_default=False)
-    ] = None,
+    column: Column = None,
     query_layer: Annotated[
         int | None, typer.Option(min=1, help="Where queries leave.  [default: half the depth]", show_default=False)
     ] = None,
@@ -251,33 +247,19 @@ def retrofit(
     learning_rate: Annotated[
         float | None, typer.Option(help="[default: 1e-3 on a CPU, 2e-3 on a GPU]", show_default=False)
     ] = None,
-    device: Annotated[str, typer.Option(help="cpu, cuda, cuda:N, or auto.")] = "auto",
+    device: Device = "auto",
     seed: Annotated[int, typer.Option(help="Of the order of the batches.")] = 1,
 ) -> None:
     """Teach a model that you have to exit: its index stays, its queries leave early (docs/training.md)."""
-    from dataclasses import replace
+    from leap.latency.retrofit_command import run_retrofit
 
-    from leap.core.files import must_be_new
-    from leap.exits import LeapEncoder
-    from leap.exits.calibrate.calibrate_folder import read_column
-    from leap.latency.retrofit_table import measure_retrofit, table
-    from leap.models.find import find_model
-    from leap.train.retrofit import Training, hold_out
-    from leap.train.retrofit import retrofit as train_retrofit
-
-    must_be_new(output)
-    folder = find_model(model)
-    training_text, queries, documents = hold_out(read_column(sentences, column))
-    given = {"epochs": epochs, "batch_size": batch_size, "learning_rate": learning_rate}
-    chosen: dict[str, Any] = {key: value for key, value in given.items() if value is not None}
-    training = replace(Training.of(device), **chosen)
+    options = {"epochs": epochs, "batch_size": batch_size, "learning_rate": learning_rate}
     try:
-        train_retrofit(folder, training_text, output, training, query_layer=query_layer, device=device, seed=seed)
+        shown = run_retrofit(model, sentences, output, column, options, query_layer, device, seed)
     except KeyboardInterrupt:
         typer.echo("stopped: run the same command again to go on", err=True)
         raise typer.Exit(130) from None
-    after, before = LeapEncoder(output, device), LeapEncoder(folder, device)
-    typer.echo(table(measure_retrofit(after, before, queries, documents)))
+    typer.echo(shown)
     typer.echo(f"{output} written; encode_query leaves early, encode_document and encode at full depth", err=True)
 
 
@@ -291,9 +273,7 @@ def calibrate(
         Path | None, typer.Option(help="Instead of sentences: held-out queries; goes with --documents.")
     ] = None,
     documents: Annotated[Path | None, typer.Option(help="The documents that the queries search.")] = None,
-    column: Annotated[
-        str | None, typer.Option(help="The column of a table.  [default: sentence]", show_default=False)
-    ] = None,
+    column: Column = None,
     floor: Annotated[float, typer.Option(help="The lowest cosine to full depth that is good enough.")] = 0.94,
     risk: Annotated[float, typer.Option(help="The largest share of exited vectors below the floor.")] = 0.05,
     keep: Annotated[
@@ -308,8 +288,8 @@ def calibrate(
     output: Annotated[
         Path | None, typer.Option(help="Write a calibrated copy here; else into the folder itself.")
     ] = None,
-    batch_size: Annotated[int, typer.Option(min=1)] = 32,
-    device: Annotated[str, typer.Option(help="cpu, cuda, cuda:N, or auto.")] = "auto",
+    batch_size: BatchSize = 32,
+    device: Device = "auto",
     seed: Annotated[int, typer.Option(help="Of the parts that the sentences are split into.")] = 17,
 ) -> None:
     """Find exits, or a layer for queries, that are shown to be safe on held-out text (docs/exits.md)."""
@@ -338,156 +318,80 @@ def calibrate(
 
 @app.command()
 def doctor(
-    model: Annotated[str, typer.Argument(help="A folder, an installed package or a hub id (owner/name).")],
-    sentences: Annotated[
-        Path | None,
-        typer.Option(help="Your sentences: txt (one a line), parquet, csv, tsv or jsonl; else bundled ones."),
-    ] = None,
-    column: Annotated[str | None, typer.Option(help="The column of a table; `sentence` if left out.")] = None,
-    threshold: Annotated[float | None, typer.Option(help="theta; the model's own or 0.95.")] = None,
-    min_layer: Annotated[int | None, typer.Option(help="l_min; the model's own or half its depth.")] = None,
-    patience: Annotated[int | None, typer.Option(help="k; the model's own or 1.")] = None,
+    model: AnyModel,
+    sentences: Sentences = None,
+    column: Column = None,
+    threshold: Threshold = None,
+    min_layer: MinLayer = None,
+    patience: Patience = None,
     page: Annotated[Path, typer.Option(help="Where the page with the pictures goes.")] = Path("doctor.html"),
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of words.")] = False,
-    device: Annotated[str, typer.Option(help="cpu, cuda, cuda:N, or auto.")] = "auto",
+    as_json: AsJson = False,
+    device: Device = "auto",
 ) -> None:
     """Say whether a model can exit early: the paper's diagnostics, false convergence, a verdict in words."""
-    import json
+    from leap.doctor.doctor_command import run_doctor
 
-    from leap.core.files import must_be_new, whole_file
-    from leap.doctor.doctor_sentences import sample
-    from leap.doctor.doctor_text import lines
-    from leap.doctor.examine import default_rule, examined
-    from leap.exits import ExitRule, LeapEncoder
-    from leap.models.find import find_model
-
-    must_be_new(page, mark='<meta name="generator" content="leap doctor">')
-    chosen = sample(sentences, column)
-    encoder = LeapEncoder(find_model(model), device)
-    own = default_rule(encoder)
-    rule = ExitRule(
-        own.threshold if threshold is None else threshold,
-        own.min_layer if min_layer is None else min_layer,
-        own.patience if patience is None else patience,
-    )
-    found = examined(model, encoder, chosen, rule)
-    pictures: str | None = str(page)
-    try:
-        from leap.doctor.doctor_page import render
-    except ModuleNotFoundError as error:  # the verdict needs no picture
-        typer.echo(f"no page with pictures: {install(error)}", err=True)
-        pictures = None
-    else:
-        with whole_file(page) as part:
-            part.write_text(render(found), encoding="utf-8")
-    if as_json:
-        typer.echo(json.dumps({**found, "page": pictures}, indent=2, allow_nan=False))
-        return
-    typer.echo("\n".join([*lines(found), *([f"\npictures: {page}"] if pictures else [])]))
+    typer.echo(run_doctor(model, sentences, column, (threshold, min_layer, patience), page, as_json, device))
 
 
 @app.command()
 def latency(
-    model: Annotated[str, typer.Argument(help="A model folder, an installed package or a hub id.")],
-    sentences: Annotated[
-        Path | None,
-        typer.Option(help="Your sentences: txt (one a line), parquet, csv, tsv or jsonl; else bundled ones."),
-    ] = None,
-    column: Annotated[str | None, typer.Option(help="The column of a table; `sentence` if left out.")] = None,
-    threshold: Annotated[float | None, typer.Option(help="theta; the folder's own if left out.")] = None,
-    min_layer: Annotated[int | None, typer.Option(help="l_min; the folder's own if left out.")] = None,
-    batch: Annotated[list[int], typer.Option(help="Batch size, several times.")] = [1, 8, 32],  # noqa: B006
+    model: AnyModel,
+    sentences: Sentences = None,
+    column: Column = None,
+    threshold: Threshold = None,
+    min_layer: MinLayer = None,
+    batch_size: Annotated[list[int], typer.Option(help="Several times.")] = [1, 8, 32],  # noqa: B006
     length: Annotated[list[str], typer.Option(help="'sentences', or tokens a row; several times.")] = [  # noqa: B006
         "sentences",
     ],
     warmup: int = 50,
     iterations: int = 200,
-    device: Annotated[str, typer.Option(help="cpu, cuda, cuda:N, or auto.")] = "auto",
+    device: Device = "auto",
     precision: Annotated[str, typer.Option(help="fp32, or fp16 on a card.")] = "fp32",
     quantize: Annotated[str | None, typer.Option(help="int8, on a CPU.")] = None,
     path: Annotated[str, typer.Option(help="auto, or how to compute: eager, fused, graphs.")] = "auto",
-    threads: Annotated[int | None, typer.Option(min=1, help="CPU threads; else PyTorch's choice.")] = None,
-    out: Annotated[Path | None, typer.Option(help="Where the figures go as JSON.")] = None,
+    threads: Threads = None,
+    output: Figures = None,
 ) -> None:
     """Time full depth, exits, checks without exits and every layer; keep the machine idle meanwhile."""
-    import torch
-
-    from leap.core.environment import environment
-    from leap.core.files import must_be_new, write_json
+    from leap.core.files import must_be_new
     from leap.doctor.doctor_sentences import sample
-    from leap.exits import ExitRule, LeapEncoder
-    from leap.latency.latency_table import latency_settings, table
-    from leap.latency.timing import latency_figures
+    from leap.latency.latency_table import MARK, latency_settings, set_threads, table, time_model
 
-    if out is not None:
-        must_be_new(out, mark='"kind": "leap latency"')
-    settings = latency_settings(
-        batch_sizes=batch,
-        lengths=length,
-        warmup=warmup,
-        iterations=iterations,
-        device=device,
-        precision=precision,
-    )
-    chosen = sample(sentences, column).sentences
-    if threads is not None:
-        torch.set_num_threads(threads)
-    try:
-        encoder = LeapEncoder(model, device, quantize=quantize, path=path)  # type: ignore[arg-type] # checked there
-        own = encoder.rule
-        rule = ExitRule(
-            own.threshold if threshold is None else threshold,
-            own.min_layer if min_layer is None else min_layer,
-            own.patience,
-        )
-        rule.check_depth(encoder.depth)
-    except ValueError as error:
-        raise UserError(str(error)) from None
-    figures = latency_figures(encoder, chosen, rule, settings, seed=17)
-    if out is not None:
-        head = {"kind": "leap latency", "model": model, "exit_rule": vars(rule)}
-        write_json(out, {**head, "environment": environment(str(encoder.device)), **figures})
-    typer.echo(table(figures))
+    if output is not None:
+        must_be_new(output, mark=MARK)
+    protocol = {"warmup": warmup, "iterations": iterations, "device": device, "precision": precision}
+    settings = latency_settings(batch_sizes=batch_size, lengths=length, **protocol)
+    texts = sample(sentences, column).sentences
+    set_threads(threads)
+    typer.echo(table(time_model(model, texts, settings, threshold, min_layer, quantize, path, output)))
 
 
 @app.command()
 def encode(
-    model: Annotated[str, typer.Argument(help="A model folder, an installed package or a hub id (owner/name).")],
+    model: AnyModel,
     file: Annotated[Path, typer.Argument(help="Texts: txt (one a line), parquet, csv, tsv or jsonl.")],
     out: Annotated[Path, typer.Argument(help="The file to write, .parquet or .npy; it must not exist.")],
-    column: Annotated[
-        str | None, typer.Option(help="The column of a table.  [default: sentence]", show_default=False)
-    ] = None,
+    column: Column = None,
     input_type: Annotated[str | None, typer.Option(help="query or document: its prompt and its rule.")] = None,
     strategy: Annotated[str | None, typer.Option(help="As in LeapEncoder.encode; full: no exits.")] = None,
-    threshold: Annotated[float | None, typer.Option(help="theta; the model's own if left out.")] = None,
+    threshold: Threshold = None,
     layer: Annotated[int | None, typer.Option(help="Every text leaves here (strategy fixed).")] = None,
-    batch_size: Annotated[int, typer.Option(min=1)] = 32,
-    device: Annotated[str, typer.Option(help="cpu, cuda, cuda:N, or auto.")] = "auto",
+    batch_size: BatchSize = 32,
+    device: Device = "auto",
 ) -> None:
     """Encode a file of texts to a file of vectors, in its order."""
-    from leap.core.files import must_be_new
-    from leap.exits import LeapEncoder
-    from leap.exits.calibrate.calibrate_folder import read_column
-    from leap.serve.bulk import check_ending, encode_file
+    from leap.serve.bulk import run_encode
 
-    check_ending(out)
-    must_be_new(out)
-    texts = read_column(file, column)
     options = {"input_type": input_type, "strategy": strategy, "threshold": threshold, "layer": layer}
-    if layer is not None and strategy is None:
-        options["strategy"] = "fixed"
-    given = {name: value for name, value in options.items() if value is not None}
-    try:
-        found = encode_file(LeapEncoder(model, device), texts, out, batch_size, **given)
-    except ValueError as error:
-        raise UserError(str(error)) from None
+    found = run_encode(model, file, out, column, batch_size, device, options)
     typer.echo(f"{out}: {found['texts']} vectors, {found['expected_layers']:.2f} layers a text", err=True)
 
 
 @app.command()
 def evaluate(
-    model: Annotated[str, typer.Argument(help="A model folder, an installed package or a hub id (owner/name).")],
+    model: AnyModel,
     pairs: Annotated[
         Path | None,
         typer.Option(help="Scored pairs: csv, tsv, jsonl or parquet with sentence1, sentence2, score."),
@@ -503,33 +407,15 @@ def evaluate(
     skip_own_id: Annotated[
         bool, typer.Option("--skip-own-id", help="Queries are documents too (ArguAna, Quora).")
     ] = False,
-    out: Annotated[Path | None, typer.Option(help="Where all figures go as JSON.")] = None,
-    device: Annotated[str, typer.Option(help="cpu, cuda, cuda:N, or auto.")] = "auto",
+    output: Figures = None,
+    device: Device = "auto",
 ) -> None:
     """Measure any model on pairs and a collection of your own, by the pipeline's figures and intervals."""
-    from leap.core.columns import columns
-    from leap.core.files import must_be_new, write_json
-    from leap.evaluate.evaluate_files import evaluate_collection, evaluate_pairs, retrieval_rows, sts_rows
-    from leap.exits import LeapEncoder
+    from leap.evaluate.evaluate_files import run_evaluate
 
-    if pairs is None and collection is None:
-        raise UserError("nothing to evaluate on: give --pairs FILE, --collection FOLDER, or both")
     called = [name.strip() for name in names.split(",")]
-    if len(called) != 3 or task not in ("similarity", "duplicates"):
-        raise UserError("--columns takes three names with commas between them, --task similarity or duplicates")
-    if out is not None:
-        must_be_new(out, mark='"kind": "leap evaluate"')
-    encoder = LeapEncoder(model, device)
-    figures: dict[str, Any] = {"kind": "leap evaluate", "model": model, "exit_rule": vars(encoder.rule)}
-    if pairs is not None:
-        mapped = dict(zip(("sentence1", "sentence2", "score"), called, strict=True))
-        figures["pairs"] = evaluate_pairs(encoder, pairs, mapped, task)
-        typer.echo(columns(sts_rows(figures["pairs"])))
-    if collection is not None:
-        figures["collection"] = evaluate_collection(encoder, collection, split, skip_own_id)
-        typer.echo(columns(retrieval_rows(figures["collection"])))
-    if out is not None:
-        write_json(out, figures)
+    for shown in run_evaluate(model, pairs, called, task, collection, split, skip_own_id, output, device):
+        typer.echo(shown)
 
 
 @app.command()
@@ -540,33 +426,16 @@ def serve(
     name: Annotated[str | None, typer.Option(help="What requests call the model; else its folder's name.")] = None,
     max_batch: Annotated[int, typer.Option(min=1, help="Texts encoded together.")] = 64,
     max_queue: Annotated[int, typer.Option(min=1, help="Texts that may wait; beyond them: 503.")] = 4096,
-    threads: Annotated[int | None, typer.Option(min=1, help="CPU threads; else PyTorch's choice.")] = None,
-    device: Annotated[str, typer.Option(help="cpu, cuda, cuda:N, or auto.")] = "auto",
+    threads: Threads = None,
+    device: Device = "auto",
     params: Params = Path("params.yaml"),
 ) -> None:
     """Serve a model over HTTP as OpenAI's /v1/embeddings, with /metrics and /health (docs/serving.md)."""
-    import tempfile
+    from leap.latency.latency_table import set_threads
+    from leap.registry.serve_command import run_serve
 
-    import torch
-
-    from leap.exits import LeapEncoder
-    from leap.serve import Monitor
-    from leap.serve.http_server import serve as serve_http
-
-    with tempfile.TemporaryDirectory() as scratch:
-        folder: str | Path = model
-        if model.startswith("models:/"):
-            from leap.core.settings import read_settings
-            from leap.registry.export_source import model_folder
-
-            folder = model_folder(model, read_settings(params), Path(scratch))
-        if threads is not None:
-            torch.set_num_threads(threads)
-        encoder = LeapEncoder(folder, device)
-        encoder.monitor = Monitor.from_environment(encoder)
-        called = name or encoder.folder.name
-        typer.echo(f"serving {called} on http://{host}:{port}/v1/embeddings", err=True)
-        serve_http(encoder, called, host=host, port=port, max_batch=max_batch, max_queue=max_queue)
+    set_threads(threads)
+    run_serve(model, name, params, device, host=host, port=port, max_batch=max_batch, max_queue=max_queue)
 
 
 @app.command()
@@ -575,63 +444,36 @@ def cost(
         "evaluations/leap-1/latency.json"
     ),
     daily: Annotated[int, typer.Option(min=1, help="Texts embedded a day.")] = 1_000_000,
-    batch: Annotated[int, typer.Option(min=1, help="At which batch size they are served.")] = 1,
+    batch_size: Annotated[int, typer.Option(min=1, help="At which they are served.")] = 1,
     training_hours: Annotated[
         float | None, typer.Option(min=0, help="Machine hours of the training; else the measured ones.")
     ] = None,
     training_price: Annotated[float, typer.Option(min=0, help="Of an hour of the training machine.")] = 1.0,
     serving_price: Annotated[float, typer.Option(min=0, help="Of an hour of the serving machine.")] = 1.0,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of words.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Estimate when the training for early exit is paid back: latency, volume, training cost."""
-    import json
+    from leap.latency.cost import run_cost
 
-    from leap.core.files import read_json
-    from leap.latency.cost import Spending, amortisation, lines
-
-    measured = read_json(latency, "dvc repro")
-    if training_hours is None:
-        training = read_json(latency.parent / "training" / "training.json", "dvc repro")
-        training_hours = training["seconds"] / 3600
-    spending = Spending(daily, training_hours, training_price, serving_price)
-    found = amortisation(measured, batch, spending)
-    if as_json:
-        typer.echo(json.dumps(found, indent=2, allow_nan=False))
-        return
-    environment = measured["environment"]
-    machine = f"{environment.get('card') or environment['cpu']} ({environment['cores']} cores)"
-    typer.echo("\n".join(lines(found, spending, batch, machine)))
+    prices = (training_price, serving_price)
+    typer.echo(run_cost(latency, daily, batch_size, training_hours, prices, as_json))
 
 
 @app.command()
 def monitor(
     reference: Annotated[str, typer.Option(help="Window file, folder or glob pattern to compare with.")],
     current: Annotated[str, typer.Option(help="Window file, folder or glob pattern to judge.")],
-    target: Annotated[Path, typer.Option("--out", help="Folder for comparison.json.")] = Path("reports/monitor"),
+    output: Annotated[Path, typer.Option(help="Folder for comparison.json.")] = Path("reports/monitor"),
     prometheus: Annotated[
         Path | None, typer.Option(help="Also write Prometheus text here, for the textfile collector.")
     ] = None,
     params: Params = Path("params.yaml"),
 ) -> None:
     """Compare two windows of a served model; exit code 3 on an alert."""
-    from leap.core.files import must_be_new
     from leap.serve.monitor_command import compare_windows
 
-    must_be_new(target / "comparison.json", mark='"kind": "comparison"')
-    if prometheus is not None:
-        must_be_new(prometheus, mark="# HELP leap_")
-    if compare_windows(reference, current, target, prometheus, params):
+    if compare_windows(reference, current, output, prometheus, params):
         raise typer.Exit(3)
-
-
-def install(error: ModuleNotFoundError) -> str:
-    """Say how to get a library that only some commands need."""
-    module = (error.name or "").partition(".")[0]
-    if module in ("", "leap"):
-        raise error
-    extra = {"onnx": "export", "onnxscript": "export", "onnxruntime": "bench", "pyspark": "bulk"}
-    extra |= dict.fromkeys(("fastapi", "uvicorn", "starlette", "prometheus_client"), "serve")
-    return f"{module} is missing: pip install 'leap-pipeline[{extra.get(module, 'pipeline')}]'"
 
 
 def run() -> None:
@@ -642,7 +484,7 @@ def run() -> None:
         typer.echo(f"error: {error}", err=True)
         sys.exit(1)
     except ModuleNotFoundError as error:
-        typer.echo(f"error: {install(error)}", err=True)
+        typer.echo(f"error: {missing_library(error)}", err=True)
         sys.exit(1)
     except OSError as error:
         message = storage_message(error)

@@ -154,7 +154,7 @@ def still_works(project: Path, environment: Repository) -> None:
     )
     here.run(sys.executable, "-c", code, "models/leap-1", "own.npy")
     assert "champion" in here.run(*LEAP, "history")
-    here.run(*LEAP, "gate", "--evidence", "evaluations/leap-1", "--models", "models")
+    here.run(*LEAP, "gate", "evaluations/leap-1", "--models", "models")
     here.run(*LEAP, "export", "models:/leap-docstrings@champion", "exported", "--to", "sentence-transformers")
     here.run(sys.executable, "-c", code, "exported", "champion.npy")
     np.testing.assert_array_equal(np.load(project / "own.npy"), np.load(project / "champion.npy"))

@@ -65,7 +65,7 @@ def test_every_stage_begins_so(stage: Path) -> None:
 COMMANDS = [
     ["check"],
     ["track"],
-    ["gate", "--evidence", "evaluations"],
+    ["gate", "evaluations"],
     ["promote", "leap"],
     ["rollback"],
     ["history"],
@@ -98,7 +98,7 @@ RULE_TOLD = ("threshold 1.5 is not a cosine", "min_layer 99 is not a layer of th
             [
                 "latency",
                 "MODEL",
-                "--batch",
+                "--batch-size",
                 "0",
                 "--iterations",
                 "1",

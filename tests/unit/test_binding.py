@@ -165,7 +165,7 @@ def command(folder: str) -> "subprocess.CompletedProcess[str]":
     """`leap gate` in a process that can import neither MLflow nor PyTorch."""
     code = (
         "import sys\nsys.modules['mlflow'] = sys.modules['torch'] = None\n"
-        f"from leap.cli import run\nsys.argv = ['leap', 'gate', '--evidence', '{folder}']\nrun()"
+        f"from leap.cli import run\nsys.argv = ['leap', 'gate', '{folder}']\nrun()"
     )
     environment = {**os.environ, "PYTHONPATH": str(PACKAGE.parent)}
     run = [sys.executable, "-c", code]
@@ -183,7 +183,7 @@ def test_a_folder_of_many_is_judged_whole_and_rivals_are_pointed_out(project: Pa
 def test_the_command_on_a_folder_of_many_ends_with_1_where_one_is_refused(project: Path) -> None:
     with Path("params.yaml").open("w") as file:
         YAML().dump(SETTINGS.model_dump(mode="json"), file)
-    judged = ["gate", "--evidence", "evaluations"]
+    judged = ["gate", "evaluations"]
     assert CliRunner().invoke(app, judged).exit_code == 0
     slow = {"speed_up": 0.9, "speed_up_ci95": [0.85, 0.95]}
     write_evidence(project, SETTINGS, "elastic", latency=slow)

@@ -86,11 +86,11 @@ def test_a_mistake_is_one_message(project: Path, arguments: tuple[str, ...], mes
 
 def test_latency(project: Path, make_folder: MakeFolder) -> None:
     (project / "lines.txt").write_text("\n".join(f"{one} {two}" for one in WORDS[:8] for two in WORDS[:8]))
-    options = ("--sentences", "lines.txt", "--batch", "1", "--length", "sentences", "--warmup", "0")
-    options += ("--iterations", "5", "--device", "cpu", "--out", "latency.json")
+    options = ("--sentences", "lines.txt", "--batch-size", "1", "--length", "sentences", "--warmup", "0")
+    options += ("--iterations", "5", "--device", "cpu", "--output", "latency.json")
     done = leap(project, "latency", str(make_folder()), *options)
     assert done.returncode == 0, done.stderr
-    assert "| monitored | 1 |" in done.stdout
+    assert "monitored  1 " in done.stdout
     found = json.loads((project / "latency.json").read_text())
     assert {row["path"] for row in found["rows"]} == {"full", "exit", "monitored", "truncated"}
     assert [row["layer"] for row in found["by_layer"]] == [1, 2, 3, 4, 5]
@@ -110,7 +110,7 @@ TARGETS = {
     "calibrate": ("calibrate", "model", "--sentences", "lines.txt", "--output"),
     "doctor": ("doctor", "model", "--page"),
     "export": ("export", "--to", "sentence-transformers", "model"),
-    "latency": ("latency", "model", "--out"),
+    "latency": ("latency", "model", "--output"),
     "monitor": ("monitor", "--reference", "w", "--current", "w", "--prometheus"),
 }
 

@@ -81,7 +81,9 @@ def test_pairs_are_measured_as_the_pipeline_measures_them(
     rows = [(*generator.sample(sentences, 2), round(5 * generator.random(), 2)) for _ in range(40)]
     lines = [json.dumps(dict(zip(("a", "b", "like"), row, strict=True))) for row in rows]
     Path("pairs.jsonl").write_text("\n".join(lines))
-    output = leap("evaluate", tiny_folder, "--pairs", "pairs.jsonl", "--columns", "a,b,like", "--out", "out.json")
+    output = leap(
+        "evaluate", tiny_folder, "--pairs", "pairs.jsonl", "--columns", "a,b,like", "--output", "out.json"
+    )
     one, two, scores = (list(column) for column in zip(*rows, strict=True))
     expected = measure_sts(
         LeapEncoder(tiny_folder, "cpu"), Pairs(one, two, np.array(scores)), "similarity", settings(), Path("cache")
@@ -102,7 +104,7 @@ def test_a_collection_is_measured_in_all_modes(tiny_folder: Path, texts: Path, s
     (folder / "queries.jsonl").write_text("\n".join(queries))
     judged = "".join(f"q{n}\td{n}\t1\n" for n in range(12))
     (folder / "qrels" / "test.tsv").write_text(f"query-id\tcorpus-id\tscore\n{judged}")
-    output = leap("evaluate", tiny_folder, "--collection", folder, "--out", "out.json")
+    output = leap("evaluate", tiny_folder, "--collection", folder, "--output", "out.json")
     found = json.loads(Path("out.json").read_text())["collection"]
     assert found["n_queries"] == 12
     assert found["ndcg_at_10_full"] == found["ndcg_at_10_exit"] == 1.0

@@ -1,7 +1,7 @@
 import json
 import shutil
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -172,6 +172,67 @@ def test_the_command(checkpoint: Path, project: Path) -> None:
     assert LeapEncoder("cut").depth == 2
     whole = ["export", str(checkpoint), "x", "--to", "sentence-transformers"]
     assert "leave out --layers" in str(CliRunner().invoke(app, [*whole, "--layers", "2"]).exception)
+
+
+class Hub:
+    """Stands for the hub's client: what was asked of it, and what lay in the folder then."""
+
+    asked: ClassVar[list[Any]] = []
+    refusal: ClassVar[OSError | None] = None
+
+    def create_repo(self, name: str, **options: Any) -> str:
+        self.asked.append((name, options))
+        return f"https://huggingface.co/{name}"
+
+    def upload_folder(self, *, repo_id: str, folder_path: Path, commit_message: str) -> None:
+        if self.refusal is not None:
+            raise self.refusal
+        self.asked.append(sorted(path.name for path in folder_path.iterdir()))
+
+
+@pytest.fixture
+def hub(monkeypatch: pytest.MonkeyPatch) -> type[Hub]:
+    monkeypatch.setattr("huggingface_hub.HfApi", Hub)
+    monkeypatch.setattr(Hub, "asked", [])
+    return Hub
+
+
+def test_a_push_uploads_the_whole_folder_to_a_private_repository(
+    checkpoint: Path, project: Path, hub: type[Hub]
+) -> None:
+    done = CliRunner().invoke(app, ["export", str(checkpoint), "out", "--push", "me/leap"])
+    assert done.exit_code == 0, done.exception
+    assert "https://huggingface.co/me/leap" in done.output
+    created, uploaded = hub.asked
+    assert created == ("me/leap", {"private": True, "exist_ok": True})
+    assert {"README.md", "config.json", "leap.json", "model.safetensors", "modules.json", "tokenizer.json"} <= set(
+        uploaded
+    )
+    assert "SentenceTransformer(" in Path("out/README.md").read_text()  # not judged here, so without figures
+
+
+def test_nothing_is_pushed_unasked(checkpoint: Path, project: Path, hub: type[Hub]) -> None:
+    assert CliRunner().invoke(app, ["export", str(checkpoint), "out"]).exit_code == 0
+    assert hub.asked == []
+
+
+@pytest.mark.parametrize("name", ["leap", "me/leap/1", "me/..", "-me/leap"])
+def test_a_name_that_no_repository_has_is_refused_before_any_work(
+    checkpoint: Path, project: Path, hub: type[Hub], name: str
+) -> None:
+    failed = CliRunner().invoke(app, ["export", str(checkpoint), "out", f"--push={name}"]).exception
+    assert f"--push {name}: " in str(failed)
+    assert list(project.iterdir()) == hub.asked == []
+
+
+def test_a_push_that_the_hub_refuses_keeps_the_folder(
+    checkpoint: Path, project: Path, hub: type[Hub], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hub, "refusal", OSError("401 Unauthorized"))
+    failed = CliRunner().invoke(app, ["export", str(checkpoint), "out", "--push", "me/leap"]).exception
+    assert isinstance(failed, UserError)
+    assert str(failed).endswith("(401 Unauthorized): check `hf auth whoami`, then `hf upload me/leap out`")
+    assert Path("out/model.safetensors").is_file()
 
 
 @pytest.mark.parametrize("form", ["onnx", "truncated"])

@@ -4,10 +4,13 @@ leap evaluate models/leap-1 --pairs pairs.csv --collection beir/scifact
 """
 
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from leap.core.columns import columns
 from leap.core.errors import UserError
+from leap.core.files import must_be_new, write_json
 from leap.core.settings.evaluation import EvaluationSettings, SweepSettings
 from leap.core.settings.sources import LocalCollection, LocalPairs
 from leap.data.beir import read_collection
@@ -18,6 +21,42 @@ from leap.exits import LeapEncoder
 from leap.extract.collections import write_collection
 
 BATCH = 64
+MARK = '"kind": "leap evaluate"'
+
+
+def run_evaluate(
+    name: str,
+    pairs: Path | None,
+    called: list[str],
+    task: str,
+    collection: Path | None,
+    split: str,
+    skip_own_id: bool,
+    output: Path | None,
+    device: str,
+) -> Iterator[str]:
+    """Measure a model on what is given, and yield a table of each; all figures go to `output`, where there is one.
+
+    Raises:
+        UserError: nothing is given, the output exists, or the model or a file cannot be used.
+    """
+    if pairs is None and collection is None:
+        raise UserError("nothing to evaluate on: give --pairs FILE, --collection FOLDER, or both")
+    if len(called) != 3 or task not in ("similarity", "duplicates"):
+        raise UserError("--columns takes three names with commas between them, --task similarity or duplicates")
+    if output is not None:
+        must_be_new(output, mark=MARK)
+    model = LeapEncoder(name, device)
+    figures: dict[str, Any] = {"kind": "leap evaluate", "model": name, "exit_rule": vars(model.rule)}
+    if pairs is not None:
+        mapped = dict(zip(("sentence1", "sentence2", "score"), called, strict=True))
+        figures["pairs"] = evaluate_pairs(model, pairs, mapped, task)
+        yield columns(sts_rows(figures["pairs"]))
+    if collection is not None:
+        figures["collection"] = evaluate_collection(model, collection, split, skip_own_id)
+        yield columns(retrieval_rows(figures["collection"]))
+    if output is not None:
+        write_json(output, figures)
 
 
 def evaluate_pairs(model: LeapEncoder, file: Path, columns: dict[str, str], task: str) -> dict[str, Any]:

@@ -215,7 +215,7 @@ class LeapEncoder(SentenceMethods):
         """
         layer, pabee_patience = exits.pop("layer", None), exits.pop("pabee_patience", 2)
         self._check_strategy(strategy, layer)
-        policy = self._policy(strategy, self._rule(**exits), layer, pabee_patience)
+        policy = self._policy(strategy, self.rule.changed(**exits), layer, pabee_patience)
         for rows in batch_sizes:
             for length in lengths:
                 self.paths.warm(rows, min(length, self.tokenizer.max_length), policy)
@@ -352,7 +352,7 @@ class LeapEncoder(SentenceMethods):
             strategy, layer = said.get("strategy"), said.get("layer")
             threshold, min_layer, patience = (said.get(name) for name in ("threshold", "min_layer", "patience"))
         strategy = strategy or "converged"
-        rule = self._rule(threshold, min_layer, patience)
+        rule = self.rule.changed(threshold, min_layer, patience)
         self._check_strategy(strategy, layer)
         if strategy == "near_final":
             if max_layer is not None:
@@ -423,15 +423,6 @@ class LeapEncoder(SentenceMethods):
         self._paths = None
         self.encoder.to(dtype)
         return self
-
-    def _rule(
-        self, threshold: float | None = None, min_layer: int | None = None, patience: int | None = None
-    ) -> ExitRule:
-        return ExitRule(
-            self.rule.threshold if threshold is None else threshold,
-            self.rule.min_layer if min_layer is None else min_layer,
-            self.rule.patience if patience is None else patience,
-        )
 
     def _to_int8(self) -> None:
         if self.quantize != "int8":

@@ -40,6 +40,16 @@ class ExitRule:
     min_layer: int
     patience: int = 1
 
+    def changed(
+        self, threshold: float | None = None, min_layer: int | None = None, patience: int | None = None
+    ) -> "ExitRule":
+        """Return this rule with the values that are given."""
+        return ExitRule(
+            self.threshold if threshold is None else threshold,
+            self.min_layer if min_layer is None else min_layer,
+            self.patience if patience is None else patience,
+        )
+
     def check_depth(self, depth: int) -> None:
         """Refuse, by one ValueError, l_min or k that do not fit the depth, and values out of range."""
         faults = [*self._faults(depth)]

@@ -3,11 +3,14 @@
 From latency measured on this machine, the volume that is served, and what the training cost.
 """
 
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from leap.core.errors import UserError
+from leap.core.files import read_json
 
 DAYS_A_WEEK = 7
 MS_AN_HOUR = 3_600_000
@@ -27,6 +30,33 @@ class Spending:
     training_hours: float
     training_price: float = 1.0
     serving_price: float = 1.0
+
+
+def run_cost(
+    latency: Path,
+    daily: int,
+    batch: int,
+    training_hours: float | None,
+    prices: tuple[float, float],
+    as_json: bool,
+) -> str:
+    """Read latency.json, and training.json next to it where the hours are not given, and return the estimate.
+
+    `prices` are of an hour of the training machine and of the serving one.
+
+    Raises:
+        UserError: a file is missing, or has no such batch size.
+    """
+    measured = read_json(latency, "dvc repro")
+    if training_hours is None:
+        training_hours = read_json(latency.parent / "training" / "training.json", "dvc repro")["seconds"] / 3600
+    spending = Spending(daily, training_hours, *prices)
+    found = amortisation(measured, batch, spending)
+    if as_json:
+        return json.dumps(found, indent=2, allow_nan=False)
+    where = measured["environment"]
+    machine = f"{where.get('card') or where['cpu']} ({where['cores']} cores)"
+    return "\n".join(lines(found, spending, batch, machine))
 
 
 def amortisation(latency: dict[str, Any], batch: int, spending: Spending) -> dict[str, Any]:

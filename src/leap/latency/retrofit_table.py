@@ -8,6 +8,7 @@ from statistics import median
 import torch
 from torch import Tensor
 
+from leap.core.columns import columns
 from leap.core.sample_sizes import NEIGHBOURS
 from leap.exits import LeapEncoder
 from leap.exits.neighbours import overlap
@@ -58,13 +59,10 @@ def measure_retrofit(
 
 
 def table(rows: Sequence[LayerRow]) -> str:
-    """Put the rows into columns for a person."""
-    head = (
-        "queries leave at | neighbours kept, own index | in the index of the model before | ms a query\n"
-        "---------------- | -------------------------- | -------------------------------- | ----------"
-    )
-    lines = (f"{row.layer:>16} | {row.own:>26.1%} | {row.old:>32.1%} | {row.milliseconds:>10.2f}" for row in rows)
-    return "\n".join([head, *lines])
+    """Put the rows into columns for a terminal."""
+    head = ("queries leave at", "neighbours kept, own index", "in the index of the model before", "ms a query")
+    cells = ((str(row.layer), f"{row.own:.1%}", f"{row.old:.1%}", f"{row.milliseconds:.2f}") for row in rows)
+    return columns([head, *cells])
 
 
 def _full(model: LeapEncoder, texts: Sequence[str], kind: str, batch_size: int) -> Tensor:

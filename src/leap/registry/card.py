@@ -39,6 +39,16 @@ def model_card(settings: Settings, evidence: Evidence, verdict: dict[str, Any]) 
     return with_front_matter(_front_matter(name, settings, evidence), "\n\n".join(sections))
 
 
+def plain_card(name: str) -> str:
+    """Return the card of a model that the gate has not judged: how it is used, and no figures."""
+    front = {"library_name": "sentence-transformers", "pipeline_tag": "sentence-similarity", "tags": list(TAGS)}
+    opening = (
+        f"# {name}\n\nA sentence encoder that may exit early (LEAP, Layer-wise Exit-Aware Pretraining). The gate "
+        "has not judged it, so this card has no figures."
+    )
+    return with_front_matter(front, "\n\n".join([opening, "## Use", USAGE.format(name=name), "## Limits", LIMITS]))
+
+
 def with_front_matter(front: dict[str, Any], body: str) -> str:
     """Return a card of its front matter and its text."""
     from huggingface_hub import ModelCardData

@@ -9,8 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from leap.core.errors import UserError
-from leap.core.files import whole_file
+from leap.core.files import must_be_new, whole_file
 from leap.core.progress import bar
+from leap.exits.calibrate.calibrate_folder import read_column
 from leap.exits.leap_encoder import LeapEncoder
 
 # Texts encoded between two writes: enough to sort by length.
@@ -23,6 +24,26 @@ class Sink(Protocol):
 
     def write(self, texts: list[str], vectors: NDArray[np.float32], layers: NDArray[np.int64]) -> None:
         """Append rows."""
+
+
+def run_encode(
+    name: str, file: Path, target: Path, column: str | None, batch_size: int, device: str, options: dict[str, Any]
+) -> dict[str, float]:
+    """Encode a column of a file; `options` are those of `LeapEncoder.encode`, null where they are left out.
+
+    Raises:
+        UserError: the target exists, or the model, the file or an option cannot be used.
+    """
+    check_ending(target)
+    must_be_new(target)
+    texts = read_column(file, column)
+    given = {key: value for key, value in options.items() if value is not None}
+    if "layer" in given:
+        given.setdefault("strategy", "fixed")
+    try:
+        return encode_file(LeapEncoder(name, device), texts, target, batch_size, **given)
+    except ValueError as error:
+        raise UserError(str(error)) from None
 
 
 def encode_file(

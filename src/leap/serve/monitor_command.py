@@ -4,7 +4,7 @@ import logging
 from pathlib import Path
 
 from leap.core.errors import UserError
-from leap.core.files import whole_file, write_json
+from leap.core.files import must_be_new, whole_file, write_json
 from leap.core.settings import read_settings
 from leap.serve.compare_windows import Comparison, compare, differences
 from leap.serve.prometheus import prometheus_text
@@ -31,6 +31,9 @@ def compare_windows(
     Raises:
         UserError: the windows cannot be read or compared, or no rule could be judged.
     """
+    must_be_new(target / "comparison.json", mark='"kind": "comparison"')
+    if prometheus is not None:
+        must_be_new(prometheus, mark="# HELP leap_")
     settings = read_settings(params)
     before, now = read_windows(reference), read_windows(current)
     try:
@@ -40,8 +43,8 @@ def compare_windows(
     _say(comparison)
     write_json(target / "comparison.json", comparison.as_json())
     if prometheus is not None:
-        with whole_file(prometheus) as beside:
-            beside.write_text(prometheus_text(comparison), encoding="utf-8")
+        with whole_file(prometheus) as temporary:
+            temporary.write_text(prometheus_text(comparison), encoding="utf-8")
     if all(finding.outcome == "not judged" for finding in comparison.findings):
         raise UserError("no rule could be judged: the windows hold too little; see the reasons above")
     return comparison.alerts
