@@ -293,8 +293,8 @@ def calibrate(
     seed: Annotated[int, typer.Option(help="Of the parts that the sentences are split into.")] = 17,
 ) -> None:
     """Find exits, or a layer for queries, that are shown to be safe on held-out text (docs/exits.md)."""
-    from leap.exits.calibrate.calibrate_folder import calibrate_folder, describe
-    from leap.exits.calibrate.query_layer import QueryDemand, calibrate_queries_of_folder, describe_queries
+    from leap.exits.calibrate import calibrate_folder as command
+    from leap.exits.calibrate.query_layer import QueryDemand, calibrate_queries, describe_queries
     from leap.exits.calibrate.risk import Demand
 
     options: dict[str, Any] = {
@@ -307,10 +307,12 @@ def calibrate(
     }
     if sentences is not None and queries is None and documents is None:
         demand = Demand(floor, risk, confidence, 0.8 if keep is None else keep)
-        found = describe(calibrate_folder(model, sentences, demand, **options))
+        calibrated = command.calibrate_folder(command.calibrate, model, [sentences], demand, **options)
+        found = command.describe(calibrated)
     elif sentences is None and queries is not None and documents is not None:
         wanted = QueryDemand(0.9 if keep is None else keep, confidence)
-        found = describe_queries(calibrate_queries_of_folder(model, queries, documents, wanted, **options))
+        files = [queries, documents]
+        found = describe_queries(command.calibrate_folder(calibrate_queries, model, files, wanted, **options))
     else:
         raise UserError("give --sentences alone, or --queries together with --documents")
     typer.echo("\n".join(found))

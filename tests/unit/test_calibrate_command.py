@@ -48,7 +48,7 @@ def run(folder: Path, file: Path, demand: Demand = DEMAND, **changes: object) ->
         "device": "cpu",
         "seed": 17,
     }
-    return calibrate_folder(folder, file, demand, **options | changes)
+    return calibrate_folder(calibrate, folder, [file], demand, **options | changes)
 
 
 def pooled_of(model: LeapEncoder, sentences: list[str]) -> torch.Tensor:

@@ -13,11 +13,11 @@ from torch.nn import functional as F
 from leap.core.errors import UserError
 from leap.core.files import read_json
 from leap.exits import LeapEncoder
+from leap.exits.calibrate.calibrate_folder import calibrate_folder
 from leap.exits.calibrate.query_layer import (
     QueryCalibration,
     QueryDemand,
     calibrate_queries,
-    calibrate_queries_of_folder,
     describe_queries,
     earliest_layer,
     measure_kept,
@@ -55,7 +55,7 @@ def run(
     for file, lines in zip(files, (queries, documents), strict=True):
         file.write_text("\n".join(lines) + "\n")
     options = {"column": None, "with_heads": False, "output": None, "batch_size": 64, "device": "cpu", "seed": 17}
-    return calibrate_queries_of_folder(folder, *files, demand, **options | changes)
+    return calibrate_folder(calibrate_queries, folder, files, demand, **options | changes)
 
 
 def test_miscoverage_is_at_most_five_percent_in_200_splits() -> None:

@@ -9,7 +9,7 @@ from tiny_models import MakeFolder
 from leap.evaluate.judge import Judge, ScoredPairs
 from leap.evaluate.lengths import length_bins
 from leap.evaluate.strategies import own_strategies, strategies
-from leap.evaluate.sweep import rule_of, sweep
+from leap.evaluate.sweep import sweep
 from leap.evidence.bounds import passes, recommended
 from leap.exits import ExitRule, LeapEncoder
 from leap.exits.calibrate.fit_predictors import fit_predictors
@@ -134,7 +134,7 @@ def test_the_sweep_is_every_combination_without_a_forward_pass() -> None:
         (theta, low, k) for theta in (0.9, 0.97) for low in (2, 4) for k in (1, 2)
     }
     for point in points:
-        expected = judge(converged(pooled, rule_of(point)))
+        expected = judge(converged(pooled, ExitRule(point["threshold"], point["min_layer"], point["patience"])))
         assert {key: point[key] for key in expected} == expected
     assert any(point["efficient"] for point in points)
     for point in points:

@@ -120,9 +120,6 @@ class Repository:
     files: dict[str, int]
     license: str | None
 
-    def size_of(self, patterns: Sequence[str]) -> int:
-        return sum(size for name, size in self.files.items() if any(fnmatch(name, each) for each in patterns))
-
 
 def ask_hub(repo: str, revision: str, repo_type: Literal["model", "dataset"]) -> Repository:
     """Ask the hub for the files and the licence of a repository, without fetching anything else; or UserError."""

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from leap.evaluate.judge import Judge
 from leap.evidence.bounds import passes
-from leap.exits.rules import ExitRule, consecutive_similarity, first_layer_at
+from leap.exits.rules import consecutive_similarity, first_layer_at
 
 Point = dict[str, Any]
 
@@ -42,7 +42,3 @@ def sweep(
         point["efficient"] = point["similarity"] > best
         best = max(best, point["similarity"])
     return points
-
-
-def rule_of(point: Point) -> ExitRule:
-    return ExitRule(point["threshold"], point["min_layer"], point["patience"])

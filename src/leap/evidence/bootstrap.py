@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from leap.evidence.spearman import Array, Counts, spearman_of_resamples
+from leap.evidence.spearman import Array, Counts
 
 # Entries of a block of resamples: bounds memory at some tens of megabytes whatever the size of the set.
 BLOCK = 2_000_000
@@ -18,11 +18,6 @@ def mean_interval(values: Array, draws: int, seed: int) -> list[float]:
     """Return the 95 % interval [low, high] of a mean of [N] float64 by that many draws."""
     means = [counts @ values / len(values) for counts in resamples(len(values), draws, seed)]
     return percentile_interval(means)
-
-
-def spearman_interval(x: Array, y: Array, draws: int, seed: int) -> list[float]:
-    """Return the 95 % interval of Spearman's correlation over pairs; arguments as `mean_interval`."""
-    return percentile_interval([spearman_of_resamples(x, y, counts) for counts in resamples(len(x), draws, seed)])
 
 
 def resamples(n: int, draws: int, seed: int) -> Iterator[Counts]:

@@ -34,12 +34,6 @@ class Check(Block):
             raise ValueError("give exactly one of above, at_least, below and at_most")
         return at_most
 
-    def data_set(self) -> tuple[str, str] | None:
-        """Return the block of the settings and the set in it that the metric names; null where it names none."""
-        root, *rest = self.metric.split(".")
-        blocks = {"sts": "similarity", "retrieval": "retrieval"}
-        return (blocks[root], rest[0]) if root in blocks and len(rest) > 1 and rest[0] != "*" else None
-
 
 class CardSettings(Block):
     """What the model card says that the project's files cannot."""

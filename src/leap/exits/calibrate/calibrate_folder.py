@@ -5,7 +5,7 @@ import os
 import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import torch
 
@@ -27,6 +27,18 @@ log = logging.getLogger(__name__)
 
 # Other forms of the weights; a copy of the folder needs only the safetensors.
 NOT_COPIED = ("*.bin", "*.onnx", ".*", "README.md")
+
+
+class Saved(Protocol):
+    """The outcome of a calibration, which is written next to the weights."""
+
+    @property
+    def report(self) -> dict[str, Any]: ...
+
+    def save(self, folder: Path) -> None: ...
+
+
+Result = TypeVar("Result", bound=Saved)
 
 
 class Calibrated(NamedTuple):
@@ -105,29 +117,43 @@ def check_without_heads(model: LeapEncoder) -> None:
 
 
 def calibrate_folder(
+    calibrate: Callable[..., Result],
     folder: Path,
-    sentences: Path,
-    demand: Demand,
+    files: Sequence[Path],
+    demand: Any,
     *,
     column: str | None,
-    with_heads: bool,
     output: Path | None,
-    batch_size: int,
     device: str,
-    seed: int,
-) -> Calibrated:
-    """Run `leap calibrate`; raise UserError where an argument, the sentences or the folder cannot be used."""
+    **options: Any,
+) -> Result:
+    """Run `leap calibrate`: read the texts, calibrate the folder, and write into it or into a copy.
+
+    Args:
+        calibrate: `calibrate`, or `leap.exits.calibrate.query_layer.calibrate_queries`; takes the options.
+        files: what it takes, a file each.
+        demand: likewise.
+
+    Raises:
+        UserError: an argument, a file or the folder cannot be used.
+    """
     try:
         demand.check()
     except ValueError as error:
         raise UserError(str(error)) from None
     check_target(folder, output)
-    texts = read_column(sentences, column)
+    texts = [read_column(file, column) for file in files]
     model = LeapEncoder(folder, device)
-    log.info("%s: %d sentences of %s", folder, len(texts), sentences)
-    calibrated = calibrate(model, texts, demand, with_heads=with_heads, batch_size=batch_size, seed=seed)
-    calibrated.report["file"] = sentences.name
-    write_into(folder, output, calibrated.save)
+    read = (f"{len(rows)} texts of {file}" for rows, file in zip(texts, files, strict=True))
+    log.info("%s: %s", folder, ", ".join(read))
+    calibrated = calibrate(model, *texts, demand, **options)
+    calibrated.report["files"] = [file.name for file in files]
+    if output is None:
+        calibrated.save(folder)
+        return calibrated
+    with whole_folder(output) as temporary:
+        shutil.copytree(folder, temporary, dirs_exist_ok=True, ignore=shutil.ignore_patterns(*NOT_COPIED))
+        calibrated.save(temporary)
     return calibrated
 
 
@@ -142,16 +168,6 @@ def check_target(folder: Path, output: Path | None) -> None:
         )
     elif folder.is_dir() and not os.access(folder, os.W_OK):
         raise UserError(f"{folder} cannot be written to: name a folder for a calibrated copy by --output")
-
-
-def write_into(folder: Path, output: Path | None, save: Callable[[Path], None]) -> None:
-    """Save into the model's folder, or into a copy of it that appears whole or not at all."""
-    if output is None:
-        save(folder)
-        return
-    with whole_folder(output) as temporary:
-        shutil.copytree(folder, temporary, dirs_exist_ok=True, ignore=shutil.ignore_patterns(*NOT_COPIED))
-        save(temporary)
 
 
 def read_column(file: Path, column: str | None) -> list[str]:

@@ -1,6 +1,5 @@
 """`leap calibrate --queries --documents`: the earliest layer at which queries keep their nearest documents."""
 
-import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +11,7 @@ from torch import Tensor
 from leap.core.errors import UserError
 from leap.core.files import read_json, write_with_checksum
 from leap.core.sample_sizes import NEIGHBOURS, fewest_draws
-from leap.exits.calibrate.calibrate_folder import check_target, check_without_heads, read_column, write_into
+from leap.exits.calibrate.calibrate_folder import check_without_heads
 from leap.exits.calibrate.fit_heads import fit_heads
 from leap.exits.calibrate.risk import fixed_sequence, mean_p_value
 from leap.exits.leap_encoder import LeapEncoder
@@ -20,8 +19,6 @@ from leap.exits.neighbours import overlap
 from leap.exits.search import nearest
 from leap.models.exit_heads import ExitHeads
 from leap.models.folder import hash_weights
-
-log = logging.getLogger(__name__)
 
 FILE = "query_calibration.json"
 # Among few documents the nearest ten stay whatever a query's vector is.
@@ -53,17 +50,16 @@ class QueryCalibration(NamedTuple):
     layer: int
     heads: ExitHeads | None
     report: dict[str, Any]
+    # The model's own exit rule, for a folder without leap.json.
+    rule: dict[str, Any]
 
-    def save(self, folder: Path, rule: dict[str, Any]) -> None:
-        """Write the query rule into leap.json and the report next to the weights; the rule last.
-
-        `rule` is the folder's own exit rule, for a folder without leap.json.
-        """
+    def save(self, folder: Path) -> None:
+        """Write the query rule into leap.json and the report next to the weights; the rule last."""
         if self.heads is not None:
             self.heads.save(folder)
         write_with_checksum(folder / FILE, {"weights": hash_weights(folder), **self.report})
         path = folder / "leap.json"
-        content = read_json(path, "leap calibrate") if path.is_file() else {"exit": rule}
+        content = read_json(path, "leap calibrate") if path.is_file() else {"exit": self.rule}
         content.pop("checksum", None)
         write_with_checksum(path, content | {"query": {"layer": self.layer}, "document": "full"})
 
@@ -124,6 +120,7 @@ def calibrate_queries(
             "documents": len(documents),
             "kept_by_layer": {str(number): share for number, share in enumerate(kept.mean(1).tolist(), 1)},
         },
+        vars(model.rule),
     )
 
 
@@ -173,36 +170,6 @@ def measure_kept(
         raise UserError(f"{model.folder} gives vectors that are not finite: its weights are damaged")
     full = nearest(vectors[-1], index, NEIGHBOURS)
     return torch.stack([overlap(nearest(layer, index, NEIGHBOURS), full) for layer in vectors[:-1]])
-
-
-def calibrate_queries_of_folder(
-    folder: Path,
-    queries: Path,
-    documents: Path,
-    demand: QueryDemand,
-    *,
-    column: str | None,
-    with_heads: bool,
-    output: Path | None,
-    batch_size: int,
-    device: str,
-    seed: int,
-) -> QueryCalibration:
-    """Run `leap calibrate --queries`; raise UserError where an argument, a file or the folder cannot be used."""
-    try:
-        demand.check()
-    except ValueError as error:
-        raise UserError(str(error)) from None
-    check_target(folder, output)
-    asked, searched = read_column(queries, column), read_column(documents, column)
-    model = LeapEncoder(folder, device)
-    log.info("%s: %d queries of %s, %d documents of %s", folder, len(asked), queries, len(searched), documents)
-    calibrated = calibrate_queries(
-        model, asked, searched, demand, with_heads=with_heads, batch_size=batch_size, seed=seed
-    )
-    calibrated.report["files"] = [queries.name, documents.name]
-    write_into(folder, output, lambda target: calibrated.save(target, vars(model.rule)))
-    return calibrated
 
 
 def describe_queries(calibrated: QueryCalibration) -> list[str]:
