@@ -19,7 +19,7 @@ from leap.core.stage import Run, stage
 from leap.data.sentence_file import SentenceFile
 from leap.models.device import resolve_device
 from leap.tracking import Tracking
-from leap.train.ranks import joined, start_processes
+from leap.train.ranks import join_processes, start_processes
 from leap.train.train_student import copy_checkpoint, train_student
 
 
@@ -29,7 +29,7 @@ def train(run: Run) -> dict[str, Any]:
     if variant.checkpoint is not None:
         return copy_checkpoint(variant, checkpoint)
     start_processes(variant.train.processes)
-    with joined(resolve_device(variant.train.device)) as ranks:
+    with join_processes(resolve_device(variant.train.device)) as ranks:
         text = SentenceFile(run.project.sentences)
         given = (variant, run.settings.teacher, run.seed, text, run.project.teacher, checkpoint)
         if not ranks.first:

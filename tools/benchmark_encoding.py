@@ -1,4 +1,4 @@
-"""Encoding throughput on this machine: LeapEncoder beside sentence-transformers, in the same run.
+"""Encoding throughput on this machine: LeapEncoder next to sentence-transformers, in the same run.
 
     make bench                                   # after make demo, whose data and leap-1 it uses
     python tools/benchmark_encoding.py --device cuda

@@ -1,4 +1,4 @@
-"""The cost of evaluating a checkpoint beside sentence-transformers' encoding of the same texts, once.
+"""The cost of evaluating a checkpoint next to sentence-transformers' encoding of the same texts, once.
 
     python tools/benchmark_evaluation.py DATA                  # DATA holds stsb/test.parquet and beir/scifact/
     python tools/benchmark_evaluation.py DATA --documents 300 --pairs 200    # a smoke run

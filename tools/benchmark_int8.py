@@ -19,7 +19,7 @@ import torch
 
 from leap.core.environment import environment
 from leap.exits.forward import layer_forward
-from leap.latency.timing import Forward, cpu_timer, random_batches, speed_up, spread, timed
+from leap.latency.timing import Forward, cpu_timer, random_batches, speed_up, spread, time_paths
 from leap.models.int8 import to_int8
 from leap.models.packed_encoder import Encoder, EncoderConfig
 from leap.models.small_batches import pack_for_small_batches
@@ -49,7 +49,7 @@ def measure(width: int, layers: int, batch: int, calls: int) -> dict[str, Any]:
     forwards: dict[str, Forward] = {
         name: partial(layer_forward, encoder, layer=layers) for name, encoder in (("fp32", plain), ("int8", small))
     }
-    times = timed(forwards, batches, 10, cpu_timer)
+    times = time_paths(forwards, batches, 10, cpu_timer)
     gain, interval = speed_up(times["fp32"], times["int8"], seed=1)
     medians = {f"{name}_ms": spread(found)["ms_p50"] for name, found in times.items()}
     return {"width": width, "layers": layers, "batch": batch, **medians, "speed_up": gain, "ci95": interval}

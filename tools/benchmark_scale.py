@@ -213,7 +213,7 @@ def tokens() -> None:
 
     length = read_settings(Path("params.yaml")).variant("made").train.max_length
     sentences = SentenceFile(Path("data/sentences.parquet"))
-    text = TokenizedText.kept(Path("data/tokens"), sentences, SentenceTokenizer(Path("teacher"), length))
+    text = TokenizedText.cached(Path("data/tokens"), sentences, SentenceTokenizer(Path("teacher"), length))
     log.info("%d tokens", text.lengths.sum())
 
 
@@ -237,7 +237,7 @@ def load() -> None:
     sentences = SentenceFile(Path("data/sentences.parquet"))
     cache = open_teacher(Path("data/teacher"), sentences, teacher, device, variant.train.precision)
     tokenizer = SentenceTokenizer(teacher.folder, variant.train.max_length)
-    text = TokenizedText.kept(Path("data/tokens"), sentences, tokenizer)
+    text = TokenizedText.cached(Path("data/tokens"), sentences, tokenizer)
     counts = text.counts(tokenizer.vocabulary)
     encoder, _ = start_student(variant.student, teacher.folder, counts, seed=1)
     loss = objective(variant.loss, variant.student.layers, variant.student.width, cache.width)

@@ -1,4 +1,4 @@
-"""Training throughput on this machine, beside the usual ways in the same run.
+"""Training throughput on this machine, next to the usual ways in the same run.
 
     make bench                                   # after make demo, whose data, teacher and settings it uses
     python tools/benchmark_training.py --variant leap --steps 200 --output results/DATE-CARD/training.json
@@ -41,7 +41,7 @@ from leap.models.locate import locate
 from leap.models.packed_encoder import Encoder, EncoderConfig
 from leap.models.tokenizer import SentenceTokenizer
 from leap.train.objective import objective
-from leap.train.ranks import Ranks, joined
+from leap.train.ranks import Ranks, join_processes
 from leap.train.student import save_student, start_student, student_tokenizer_folder
 from leap.train.teacher import OnlineTeacher, Teacher, open_teacher
 from leap.train.tokens import Rows, TokenizedText
@@ -82,7 +82,7 @@ class Bench:
         self.sentences = read_sentences(Path("data/sentences.parquet"))
         self.tokenizer_folder = student_tokenizer_folder(variant.student, self.located.folder)
         tokenizer = SentenceTokenizer(self.tokenizer_folder, variant.train.max_length)
-        self.text = TokenizedText.kept(Path("data/tokens"), self.sentences, tokenizer)
+        self.text = TokenizedText.cached(Path("data/tokens"), self.sentences, tokenizer)
         self.counts = self.text.counts(tokenizer.vocabulary)
 
     def teacher(self) -> Teacher:
@@ -246,7 +246,7 @@ def main() -> None:
     settings = read_settings(Path("params.yaml"))
     variant = settings.variant(arguments.variant)
     try:
-        with joined(resolve_device(variant.train.device)) as ranks:
+        with join_processes(resolve_device(variant.train.device)) as ranks:
             result = measured(variant, settings.teacher, ranks, arguments.ways.split(","), arguments.steps)
     except UserError as error:
         sys.exit(f"error: {error}\nthe benchmark uses the results of `make demo`")

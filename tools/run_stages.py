@@ -134,7 +134,7 @@ def main() -> None:
         failed = run_at_once(step, arguments.devices.split(","))
         if failed:
             ended = "\n".join(f"  {command}    (code {code})" for command, code in failed)
-            sys.exit(f"error: these failed; mend it and run this again:\n{ended}")
+            sys.exit(f"error: these failed; fix it and run this again:\n{ended}")
 
 
 if __name__ == "__main__":

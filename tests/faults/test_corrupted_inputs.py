@@ -232,7 +232,7 @@ def test_tokens_and_vectors_are_made_anew(student: Path, tmp_path: Path) -> None
     tokens, vectors = tmp_path / "tokens", VectorCache(tmp_path / "vectors", 10**9)
 
     def text() -> list[Any]:
-        kept = TokenizedText.kept(tokens, TEXTS, tokenizer)
+        kept = TokenizedText.cached(tokens, TEXTS, tokenizer)
         return [kept.lengths.tolist(), kept._ids.tolist()]
 
     def layers() -> list[Any]:

@@ -188,7 +188,7 @@ def test_the_device_leaves_out_what_nobody_needs(graphed: GraphEncoder) -> None:
         vectors, exits = graphed.run(batch, plan)
         assert exits.tolist() == [3] * 4
         assert cosine(vectors, graphed.encoder(batch)[3]) >= 0.9999
-        (kept,) = graphed._kept.values()
+        (kept,) = graphed._graphed.values()
         tested.append(bool(kept.bucket.counters[5].item()))
     assert tested == [True, False, False]  # by plain calls everything is computed
 
@@ -240,7 +240,7 @@ def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch, graphed: GraphEncode
         torch.cuda.synchronize()
         torch.cuda.empty_cache()
         held.append(torch.cuda.memory_reserved())
-    assert len(graphed._kept) == 4
+    assert len(graphed._graphed) == 4
     assert held[2] <= held[1] + 2**22
 
 
@@ -265,5 +265,5 @@ def test_the_clock_is_fed(graphed: GraphEncoder) -> None:
     for _ in range(8):
         graphed.run(batch, plan)
         torch.cuda.synchronize()
-    (kept,) = graphed._kept.values()
+    (kept,) = graphed._graphed.values()
     assert 0.001 < kept.clock.layer(0) < 5

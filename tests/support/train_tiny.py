@@ -11,7 +11,7 @@ from tiny_settings import tiny_variant
 
 from leap.core.project import Checkpoint
 from leap.core.settings.sources import LocalModel
-from leap.train.ranks import joined
+from leap.train.ranks import join_processes
 from leap.train.train_student import train_student
 
 
@@ -20,7 +20,7 @@ def main(root: Path, teacher: str, changes: str = "{}") -> None:
     variant = tiny_variant(**json.loads(changes))
     sentences = (root / "sentences.txt").read_text().splitlines()
     source = LocalModel(kind="local", path=teacher)
-    with joined(torch.device(variant.train.device)) as ranks:
+    with join_processes(torch.device(variant.train.device)) as ranks:
         train_student(
             variant, source, 1, sentences, root / "cache", Checkpoint(root, "leap", 1),
             lambda *_: None, ranks,

@@ -147,7 +147,7 @@ def test_both_statements_hold_over_many_draws() -> None:
         exits, exited, wrong = counts(calibration.thresholds, scores, bad)
         saved += exited > 0
         searched = Neighbourhood(pooled[1:, everyone[::8]], pooled[1:, rows[1]], 10)
-        kept = searched.kept(exits[::8], exits[rows[1]]).mean()
+        kept = searched.overlap(exits[::8], exits[rows[1]]).mean()
         violations += exited > 0 and (wrong / exited > DEMAND.risk or kept < DEMAND.keep)
         # What is usually done: thresholds that just hold on the sentences that they were chosen on.
         naive = layer_thresholds(measured.consecutive[:, rows[1]], bad[:, rows[1]], 1, 0.1)
@@ -175,7 +175,7 @@ def test_exits_that_are_near_but_lose_their_neighbours_are_not_safe() -> None:
     # Layers 1 and 2 hold the floor, only 3 and 4 the neighbours as well.
     assert (calibration.thresholds < torch.inf).any()
     assert 2.9 < outcome.expected_layers < 4.5
-    assert outcome.kept.mean() > 0.8
+    assert outcome.overlap.mean() > 0.8
     without = Demand(floor=0.94, risk=0.1, confidence=0.9, keep=0.01)
     assert certify(parts_of(pooled, thirds(900), measured), 1, without)[1].expected_layers < 2.5
 
@@ -231,7 +231,7 @@ def test_the_outcome_is_what_the_rule_does() -> None:
         )
     )
     shares = [len({*one} & {*two}) / 10 for one, two in zip(found, reference, strict=True)]
-    assert outcome.kept.tolist() == pytest.approx(shares)
+    assert outcome.overlap.tolist() == pytest.approx(shares)
 
 
 def test_the_predicted_similarity_is_chosen_where_it_saves_layers() -> None:

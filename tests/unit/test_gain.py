@@ -3,7 +3,7 @@ import pytest
 import torch
 
 from leap.evaluate.gain import at_depths, matched_oracle, mean_gain, spearman_gains
-from leap.evaluate.layers import interpolated
+from leap.evaluate.layers import interpolate
 from leap.evidence.bootstrap import resamples
 from leap.evidence.spearman import spearman
 from leap.exits.rules import at_layers, near_final, similarity_to_final
@@ -57,7 +57,7 @@ def test_spearman_gains_are_those_of_the_rows_drawn() -> None:
     for row, gain in zip(counts, found, strict=True):
         drawn = np.repeat(np.arange(60), row)
         curve = [spearman(layer[drawn], scores[drawn]) for layer in by_layer]
-        expected = spearman(chosen[drawn], scores[drawn]) - interpolated(curve, layers[drawn].mean())
+        expected = spearman(chosen[drawn], scores[drawn]) - interpolate(curve, layers[drawn].mean())
         assert gain == pytest.approx(expected, abs=1e-12)
 
 

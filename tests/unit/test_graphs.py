@@ -145,13 +145,13 @@ def test_buffers_are_bounded(encoder: Encoder, monkeypatch: pytest.MonkeyPatch) 
     plan = Plan((torch.inf,) * DEPTH, 1, DEPTH)
     for rows in (1, 2, 4, 8, 16):
         found.run(batch_of([20] * rows), plan)
-    assert len(found._kept) == 3
-    monkeypatch.setattr(graphs, "KEPT_TOKENS", found.kept_tokens())
+    assert len(found._graphed) == 3
+    monkeypatch.setattr(graphs, "KEPT_TOKENS", found.held_tokens())
     found.run(batch_of([20] * 3), plan)
-    assert found.kept_tokens() <= graphs.KEPT_TOKENS
+    assert found.held_tokens() <= graphs.HELD_TOKENS
     monkeypatch.setattr(graphs, "KEPT_TOKENS", 1)
     found.run(batch_of([20] * 40), plan)
-    assert len(found._kept) == 1
+    assert len(found._graphed) == 1
 
 
 def test_a_failure_leaves_no_half_filled_bucket(encoder: Encoder, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -166,7 +166,7 @@ def test_a_failure_leaves_no_half_filled_bucket(encoder: Encoder, monkeypatch: p
         patch.setattr(graphs, "exit_step", broken)
         with pytest.raises(RuntimeError, match="out of order"):
             found.run(batch, plan)
-    assert not found._kept
+    assert not found._graphed
     assert torch.equal(found.run(batch, plan)[0], wanted)
 
 
@@ -251,7 +251,7 @@ def test_the_second_time_captures_and_the_third_replays(
         torch.testing.assert_close(found.run(batch, plan)[0], wanted)
         counts.append(len(captured))
     assert counts == [0, 1, 1, 1]
-    (kept,) = found._kept.values()
+    (kept,) = found._graphed.values()
     assert kept.clock.layer(0) == 0.5
 
 
@@ -295,5 +295,5 @@ def test_graphs_of_a_bucket_are_bounded(
         plan = plan_of(Fixed(layer), DEPTH)
         assert plan is not None
         assert found.run(batch, plan)[1].tolist() == [layer] * 4
-        (kept,) = found._kept.values()
+        (kept,) = found._graphed.values()
         assert len(kept.calls) <= 4

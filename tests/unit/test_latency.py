@@ -23,7 +23,7 @@ from leap.latency.timing import (
     random_batches,
     speed_up,
     spread,
-    timed,
+    time_paths,
 )
 from leap.models.batches import Batch, pack
 from leap.models.exit_heads import ExitHeads
@@ -131,7 +131,7 @@ def test_paths_take_turns_batch_by_batch() -> None:
     def path(name: str) -> latency.Forward:
         return lambda batch: calls.append((name, int(batch.ids[0])))
 
-    times = timed({"a": path("a"), "b": path("b")}, batches, 3, timer)
+    times = time_paths({"a": path("a"), "b": path("b")}, batches, 3, timer)
     assert len(calls) == 2 * 3 + 2 * 2 * PASSES
     measured = calls[6:]
     for turn in range(0, len(measured), 2):

@@ -9,7 +9,7 @@ from leap.evaluate.layers import (
     contraction,
     cumulative_rates,
     exit_shares,
-    interpolated,
+    interpolate,
     is_monotonic,
     layer_overlaps,
     layer_rows,
@@ -17,7 +17,7 @@ from leap.evaluate.layers import (
     share_below,
 )
 from leap.exits import ExitRule
-from leap.exits.neighbours import KeptNeighbours
+from leap.exits.neighbours import NeighbourOverlap
 
 RULE = ExitRule(0.95, 2, 1)
 
@@ -78,9 +78,9 @@ def test_share_below_is_strict() -> None:
 
 def test_interpolated() -> None:
     by_layer = [0.1, 0.2, 0.6, 1.0]
-    assert interpolated(by_layer, 2.25) == pytest.approx(0.3)
-    assert interpolated(by_layer, 1.0) == 0.1
-    assert interpolated(by_layer, 4.0) == 1.0
+    assert interpolate(by_layer, 2.25) == pytest.approx(0.3)
+    assert interpolate(by_layer, 1.0) == 0.1
+    assert interpolate(by_layer, 4.0) == 1.0
 
 
 def test_is_monotonic() -> None:
@@ -106,7 +106,7 @@ def test_verdict(rate: float, similarity: float, words: str) -> None:
 
 
 def test_layer_overlaps_end_at_one() -> None:
-    overlaps = layer_overlaps(KeptNeighbours(random_pooled(), 5))
+    overlaps = layer_overlaps(NeighbourOverlap(random_pooled(), 5))
     assert overlaps.shape == (4, 30)
     assert (overlaps[-1] == 1).all()
     assert (overlaps.mean(1).diff() > 0).all()
@@ -147,7 +147,7 @@ def test_exit_figures_of_a_mixture() -> None:
     pooled = random_pooled(spread=0.7)
     exits = torch.full((30,), 4)
     exits[:12], exits[12:18] = 2, 3
-    figures = exit_figures(KeptNeighbours(pooled, 5), exits, 200, 1)
+    figures = exit_figures(NeighbourOverlap(pooled, 5), exits, 200, 1)
     assert figures["rate"] == pytest.approx(0.6)
     assert figures["expected_layers"] == pytest.approx((12 * 2 + 6 * 3 + 12 * 4) / 30)
     assert figures["layer_reduction"] == pytest.approx(4 / 3)
@@ -164,7 +164,7 @@ def test_exit_figures_of_a_mixture() -> None:
 
 def test_a_mixture_at_one_layer_is_that_layer() -> None:
     pooled = random_pooled()
-    kept = KeptNeighbours(pooled, 5)
+    kept = NeighbourOverlap(pooled, 5)
     figures = exit_figures(kept, torch.full((30,), 2), 100, 1)
     assert figures["nn_at_10"] == pytest.approx(layer_overlaps(kept)[1].mean().item())
     everything = exit_figures(kept, torch.full((30,), 4), 100, 1)
@@ -173,7 +173,7 @@ def test_a_mixture_at_one_layer_is_that_layer() -> None:
 
 def diagnosed(pooled: torch.Tensor) -> dict[str, object]:
     tokens = torch.arange(pooled.shape[1]) % 20 + 3
-    return diagnose(KeptNeighbours(pooled, 5), RULE, tokens, [12], 100, 1)
+    return diagnose(NeighbourOverlap(pooled, 5), RULE, tokens, [12], 100, 1)
 
 
 def test_the_three_states() -> None:
@@ -202,7 +202,7 @@ def test_gains_of_the_whole_and_by_length() -> None:
     tokens = torch.arange(40) % 20 + 3
     short = tokens <= 12
     pooled[2:, short] = pooled[4, short]
-    found = diagnose(KeptNeighbours(pooled, 5), ExitRule(0.999, 2), tokens, [12], 200, 1)
+    found = diagnose(NeighbourOverlap(pooled, 5), ExitRule(0.999, 2), tokens, [12], 200, 1)
     assert found["exit"]["layers"] == {"3": 20, "4": 20}
     # Leaving at 3 costs the short ones nothing; cut between 3 and 4, half of the long ones' loss is taken.
     gain = found["adaptive"]["similarity_gain"]

@@ -12,7 +12,7 @@ from tiny_settings import tiny_variant
 
 from leap.core.one_thread import one_thread
 from leap.models.find import find_model
-from leap.models.least_squares import solved
+from leap.models.least_squares import solve_batches
 from leap.train.student import start_student
 
 
@@ -48,7 +48,7 @@ def test_least_squares() -> None:
     found = []
     for threads in (1, 2):
         torch.set_num_threads(threads)
-        found.append(solved([(inputs, targets)], 1e-4))
+        found.append(solve_batches([(inputs, targets)], 1e-4))
     assert found[0].equal(found[1])
 
 

@@ -20,7 +20,7 @@ from leap.exits.calibrate.query_layer import (
     calibrate_queries,
     describe_queries,
     earliest_layer,
-    measure_kept,
+    measure_overlap,
 )
 
 LOW = QueryDemand(keep=0.2, confidence=0.9)
@@ -97,7 +97,7 @@ def test_the_sequence_runs_from_deep_to_shallow_and_stops() -> None:
 def test_the_shares_are_those_of_a_search_by_hand(
     tiny_model: LeapEncoder, queries: list[str], documents: list[str]
 ) -> None:
-    kept = measure_kept(tiny_model, queries, documents, batch_size=32)
+    kept = measure_overlap(tiny_model, queries, documents, batch_size=32)
     assert kept.shape == (4, 120)
 
     def ten_nearest(vectors: torch.Tensor) -> list[set[int]]:
@@ -115,8 +115,10 @@ def test_the_shares_are_those_of_a_search_by_hand(
 def test_prompts_of_queries_and_documents_are_used(folder: Path, queries: list[str], documents: list[str]) -> None:
     plain = LeapEncoder(folder, "cpu")
     prompted = LeapEncoder(folder, "cpu", prompts={"query": "ba be ", "document": "ko ku "})
-    by_hand = measure_kept(plain, [f"ba be {text}" for text in queries], [f"ko ku {text}" for text in documents])
-    assert measure_kept(prompted, queries, documents).equal(by_hand)
+    by_hand = measure_overlap(
+        plain, [f"ba be {text}" for text in queries], [f"ko ku {text}" for text in documents]
+    )
+    assert measure_overlap(prompted, queries, documents).equal(by_hand)
 
 
 def test_the_rule_is_written_next_to_the_document_rule(
@@ -130,7 +132,9 @@ def test_the_rule_is_written_next_to_the_document_rule(
     model = LeapEncoder(folder, "cpu")
     assert rule["exit"] == vars(model.rule)
     facts = read_json(folder / "query_calibration.json", "")
-    assert facts["kept_by_layer"]["4"] == pytest.approx(measure_kept(model, queries, documents)[3].mean().item())
+    assert facts["kept_by_layer"]["4"] == pytest.approx(
+        measure_overlap(model, queries, documents)[3].mean().item()
+    )
     assert (facts["queries"], facts["documents"], facts["files"]) == (120, 150, ["queries.txt", "documents.txt"])
     lines = describe_queries(calibrated)
     assert lines[0].startswith(f"queries may leave at layer {calibrated.layer} (at least 20% of the ten nearest")
@@ -153,10 +157,10 @@ def test_a_copy_gets_the_rule_and_the_heads(
     assert copy.heads is not None
     assert calibrated.heads is not None
     assert copy.heads.maps.equal(calibrated.heads.maps)
-    kept = measure_kept(copy, queries, documents, heads=copy.heads).mean(1)
+    kept = measure_overlap(copy, queries, documents, heads=copy.heads).mean(1)
     assert [*calibrated.report["kept_by_layer"].values()] == pytest.approx(kept.tolist())
     # A map learned on the documents keeps more at every layer than none.
-    assert (kept > measure_kept(LeapEncoder(folder, "cpu"), queries, documents).mean(1)).all()
+    assert (kept > measure_overlap(LeapEncoder(folder, "cpu"), queries, documents).mean(1)).all()
 
 
 def test_it_is_the_same_again(folder: Path, queries: list[str], documents: list[str]) -> None:

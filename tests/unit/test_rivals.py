@@ -10,7 +10,7 @@ from scipy.stats import pearsonr, spearmanr
 from leap.core.errors import UserError
 from leap.evaluate.likeness import likeness, row_correlations
 from leap.evidence.evidence_file import write_evidence as write_evidence_file
-from leap.evidence.rivals import against_rivals, compared, mean_difference, spearman_difference
+from leap.evidence.rivals import against_rivals, compare, mean_difference, spearman_difference
 from leap.evidence.score_table import read_scores, write_scores
 from leap.exits.neighbours import neighbours, overlap
 
@@ -102,7 +102,7 @@ def write_variant(folder: Path, shift: float, rows: int = 40) -> None:
 def test_every_kind_of_evidence_is_compared(tmp_path: Path) -> None:
     write_variant(tmp_path / "leap-1", 0.1)
     write_variant(tmp_path / "fixed_depth-1", 0.0)
-    found = compared(tmp_path / "leap-1", tmp_path / "fixed_depth-1", ["stsb"], ["scifact"], 200, 1)
+    found = compare(tmp_path / "leap-1", tmp_path / "fixed_depth-1", ["stsb"], ["scifact"], 200, 1)
     assert found["sts"]["stsb"]["exit"]["difference"] > 0.1
     assert abs(found["sts"]["stsb"]["full"]["difference"]) < 0.1
     assert found["retrieval"]["scifact"]["exit"]["difference"] == pytest.approx(0.1)
@@ -115,7 +115,7 @@ def test_other_rows_are_refused(tmp_path: Path) -> None:
     write_variant(tmp_path / "leap-1", 0.1)
     write_variant(tmp_path / "fixed_depth-1", 0.0, rows=39)
     with pytest.raises(UserError, match=r"stsb\.parquet were measured on different data"):
-        compared(tmp_path / "leap-1", tmp_path / "fixed_depth-1", ["stsb"], [], 200, 1)
+        compare(tmp_path / "leap-1", tmp_path / "fixed_depth-1", ["stsb"], [], 200, 1)
 
 
 def test_the_gates_rivals_of_the_same_seed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

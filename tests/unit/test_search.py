@@ -78,4 +78,4 @@ def test_documents_that_come_a_block_at_a_time_in_any_order() -> None:
     search = Search(queries, 5, own, query_block=4)
     for places in torch.randperm(40, generator=generator).split(11):
         search.add(documents[places], places)
-    assert search.found().equal(nearest(queries, documents, 5, own))
+    assert search.best().equal(nearest(queries, documents, 5, own))

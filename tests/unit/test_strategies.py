@@ -13,7 +13,7 @@ from leap.evaluate.sweep import sweep
 from leap.evidence.bounds import passes, recommended
 from leap.exits import ExitRule, LeapEncoder
 from leap.exits.calibrate.fit_predictors import fit_predictors
-from leap.exits.neighbours import KeptNeighbours, neighbours, overlap
+from leap.exits.neighbours import NeighbourOverlap, neighbours, overlap
 from leap.exits.rules import at_layers, converged, patient
 
 
@@ -82,7 +82,7 @@ def test_the_judge_by_its_reference() -> None:
     scores = near(pooled[-1, :20], pooled[-1, 20:], dim=1).numpy() + np.random.default_rng(0).random(20)
     pairs = ScoredPairs(torch.arange(20), torch.arange(20, 40), scores)
     exits = torch.tensor([2, 3, 4, 6] * 10)
-    found = Judge(KeptNeighbours(pooled, 5), pairs)(exits)
+    found = Judge(NeighbourOverlap(pooled, 5), pairs)(exits)
     vectors, full = at_layers(pooled, exits), pooled[-1]
 
     def correlation(items: torch.Tensor) -> float:
@@ -100,12 +100,12 @@ def test_the_judge_by_its_reference() -> None:
         },
         abs=1e-6,
     )
-    assert "spearman" not in Judge(KeptNeighbours(pooled, 5))(exits)
+    assert "spearman" not in Judge(NeighbourOverlap(pooled, 5))(exits)
 
 
 def test_gains_are_against_the_model_cut_at_the_same_depth() -> None:
     pooled = random_pooled()
-    judge = Judge(KeptNeighbours(pooled, 5))
+    judge = Judge(NeighbourOverlap(pooled, 5))
     mixed = judge(torch.tensor([2, 3, 4, 6] * 10))
     third, fourth = (judge(torch.full((40,), layer)) for layer in (3, 4))
     assert judge.gains(third) == {"similarity_gain": 0.0, "nn_at_10_gain": 0.0}
@@ -117,7 +117,7 @@ def test_gains_are_against_the_model_cut_at_the_same_depth() -> None:
 
 
 def test_kept_neighbours_computes_a_choice_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    kept = KeptNeighbours(random_pooled(), 5)
+    kept = NeighbourOverlap(random_pooled(), 5)
     first = kept(3)
     monkeypatch.setattr("leap.exits.neighbours.nearest", None)
     assert kept(torch.full((40,), 3)).equal(first)
@@ -127,7 +127,7 @@ def test_kept_neighbours_computes_a_choice_once(monkeypatch: pytest.MonkeyPatch)
 
 def test_the_sweep_is_every_combination_without_a_forward_pass() -> None:
     pooled = random_pooled()
-    judge = Judge(KeptNeighbours(pooled, 5))
+    judge = Judge(NeighbourOverlap(pooled, 5))
     points = sweep(pooled, judge, [0.9, 0.97], [2, 4, 6, 8], [1, 2, 6])
     # min_layer 6 and 8 and patience 6 leave no early exit in a model of 6 layers.
     assert {(p["threshold"], p["min_layer"], p["patience"]) for p in points} == {

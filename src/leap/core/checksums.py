@@ -15,10 +15,10 @@ FILE = "SHA256SUMS"
 def write_sums(folder: Path, leaving_out: Collection[str] = ()) -> None:
     """Write the hashes of all files of a folder, except names that may change or come later."""
     files = sorted(file for file in folder.rglob("*") if file.is_file())
-    kept = [file for file in files if file.name not in (FILE, *leaving_out)]
-    lines = [f"{sha256_of(file)}  {file.relative_to(folder).as_posix()}\n" for file in kept]
-    with whole_file(folder / FILE) as beside:
-        beside.write_text("".join(lines), encoding="utf-8")
+    named = [file for file in files if file.name not in (FILE, *leaving_out)]
+    lines = [f"{sha256_of(file)}  {file.relative_to(folder).as_posix()}\n" for file in named]
+    with whole_file(folder / FILE) as temporary:
+        temporary.write_text("".join(lines), encoding="utf-8")
 
 
 def check_sums(folder: Path, way_out: str) -> None:
@@ -49,7 +49,7 @@ def _lines(path: Path, way_out: str) -> list[tuple[str, str]]:
 def _fault(folder: Path, digest: str, name: str) -> str | None:
     file = folder / name
     try:
-        found = sha256_of(file)
+        digest_now = sha256_of(file)
     except (OSError, ValueError):  # ValueError: a damaged name may hold NUL
         return f"{name} is missing"
-    return None if found == digest else f"{name} has another sha256"
+    return None if digest_now == digest else f"{name} has another sha256"

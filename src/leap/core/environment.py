@@ -55,9 +55,9 @@ def package_version(package: str) -> str | None:
 def cpu_name() -> str:
     """Return the CPU's model name, or the architecture where the system does not tell."""
     if CPU_INFO.is_file():
-        found = re.search(r"^model name\s*:\s*(.+)$", CPU_INFO.read_text(errors="replace"), re.MULTILINE)
-        if found:
-            return found.group(1).strip()
+        match = re.search(r"^model name\s*:\s*(.+)$", CPU_INFO.read_text(errors="replace"), re.MULTILINE)
+        if match:
+            return match.group(1).strip()
     return platform.processor() or platform.machine()
 
 

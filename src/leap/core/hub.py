@@ -68,7 +68,7 @@ def fetch(
     except HFValidationError:
         raise UserError(f"{what}: {repo!r} cannot be the name of a repository (owner/name)") from None
     try:
-        with explained(what):
+        with as_user_error(what):
             # Asked first because it fails at once; snapshot_download retries for 20 s without a network.
             HfApi().repo_info(repo, repo_type=repo_type, revision=revision, timeout=TIMEOUT_SECONDS)
             downloaded = snapshot(cached=False)
@@ -86,7 +86,7 @@ class UnreachableError(UserError):
 
 
 @contextmanager
-def explained(what: str) -> Iterator[None]:
+def as_user_error(what: str) -> Iterator[None]:
     """Turn what the hub answers within the block into one UserError that names what was asked for."""
     from huggingface_hub import errors
     from huggingface_hub.errors import HTTPError as ClientError  # type: ignore[attr-defined] # httpx's or httpx2's
@@ -125,7 +125,7 @@ def ask_hub(repo: str, revision: str, repo_type: Literal["model", "dataset"]) ->
     """Ask the hub for the files and the licence of a repository, without fetching anything else; or UserError."""
     from huggingface_hub import HfApi
 
-    with explained(f"{repo_type} {repo} at commit {revision}"):
+    with as_user_error(f"{repo_type} {repo} at commit {revision}"):
         ask: Any = HfApi().model_info if repo_type == "model" else HfApi().dataset_info
         info = ask(repo, revision=revision, timeout=TIMEOUT_SECONDS, files_metadata=True)
     card = info.card_data.to_dict() if info.card_data else {}

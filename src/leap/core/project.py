@@ -146,10 +146,10 @@ def stage_that_writes(target: Path) -> str | None:
     written: dict[Path, str] = {}
     stage = section = ""
     for line in (root / "dvc.lock").read_text(encoding="utf-8", errors="replace").splitlines():
-        if found := re.fullmatch(r"  (\S.*):", line):
-            stage = found[1].strip("'\"")
-        elif found := re.fullmatch(r"    (\w+):.*", line):
-            section = found[1]
-        elif section == "outs" and (found := re.fullmatch(r"    - path: (.+)", line)):
-            written.setdefault(root / found[1].strip("'\""), stage)
+        if match := re.fullmatch(r"  (\S.*):", line):
+            stage = match[1].strip("'\"")
+        elif match := re.fullmatch(r"    (\w+):.*", line):
+            section = match[1]
+        elif section == "outs" and (match := re.fullmatch(r"    - path: (.+)", line)):
+            written.setdefault(root / match[1].strip("'\""), stage)
     return next((written[place] for place in (path, *path.parents) if place in written), None)

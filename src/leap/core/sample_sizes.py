@@ -1,4 +1,4 @@
-"""How many sentences a statement needs: known from the settings, before any text is read."""
+"""Sample sizes: how many sentences a statement needs, known from the settings, before any text is read."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""How a stage starts and ends, with DVC or without.
+"""The start and the end of a stage, with DVC or without.
 
     python stages/diagnose.py --variant leap --seed 1
 

@@ -1,4 +1,4 @@
-"""What a disk that is full, read-only or broken answers, as one message to the user."""
+"""Errors of a disk that is full, read-only or broken, as one message to the user."""
 
 import errno
 import os
@@ -75,8 +75,8 @@ def _number(error: BaseException) -> int | None:
         return error.errno
     if isinstance(error, sqlite3.Error):
         return _OF_SQLITE.get(getattr(error, "sqlite_errorcode", 0) & 0xFF)
-    found = _RUST.search(str(error))
-    return int(found[1]) if found else None
+    match = _RUST.search(str(error))
+    return int(match[1]) if match else None
 
 
 def _free(number: int, place: Path | None) -> str:

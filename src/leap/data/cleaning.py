@@ -48,8 +48,8 @@ class _Letters(dict[int, str | None]):
 
     def __missing__(self, code: int) -> str | None:
         character = chr(code)
-        kept = unicodedata.category(character)[0] in "LMN" and not 0xFE00 <= code <= 0xFE0F
-        self[code] = character if kept else " " if character.isspace() else None
+        stays = unicodedata.category(character)[0] in "LMN" and not 0xFE00 <= code <= 0xFE0F
+        self[code] = character if stays else " " if character.isspace() else None
         return self[code]
 
 

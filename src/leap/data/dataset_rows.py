@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from leap.core.errors import UserError
-from leap.core.hub import UnreachableError, ask_hub, explained
+from leap.core.hub import UnreachableError, as_user_error, ask_hub
 from leap.core.settings.sources import HubFiles
 
 log = logging.getLogger(__name__)
@@ -122,7 +122,7 @@ def _explained(source: HubFiles) -> Iterator[None]:
     from datasets.exceptions import DatasetsError
 
     try:
-        with explained(hub_name(source)):
+        with as_user_error(hub_name(source)):
             yield
     except (DatasetsError, ValueError, KeyError) as error:
         raise UserError(

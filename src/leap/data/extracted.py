@@ -27,12 +27,12 @@ class ExtractedFile:
             self.rows: list[int] = [metadata.row_group(i).num_rows for i in range(metadata.num_row_groups)]
             schema = self._file.schema_arrow
         # pandas writes large_string, which holds the same.
-        found = {
+        types_here = {
             name: str(schema.field(name).type).removeprefix("large_") for name in types if name in schema.names
         }
-        if found != dict(types):
+        if types_here != dict(types):
             raise UserError(
-                f"{path} has the columns {found}, expected {dict(types)}: delete it, and `dvc repro extract` "
+                f"{path} has the columns {types_here}, expected {dict(types)}: delete it, and `dvc repro extract` "
                 "writes it again"
             )
 

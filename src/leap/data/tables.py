@@ -298,11 +298,11 @@ def _json(text: str, place: str) -> Any:
 
 
 def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    content = dict(pairs)
+    if len(content) < len(pairs):
         twice = Counter(key for key, _ in pairs).most_common(1)[0][0]
         raise ValueError(f"the key {twice!r} is there twice")
-    return found
+    return content
 
 
 def _fields(record: Any, place: str, columns: Sequence[str], optional: Sequence[str]) -> tuple[Any, ...]:

@@ -19,7 +19,7 @@ from leap.evidence.bounds import ENOUGH_EXITS, ENOUGH_NEIGHBOURS, NEAR
 from leap.exits import ExitRule, LeapEncoder
 from leap.exits.forward import exit_forward, layer_forward
 from leap.exits.rules import at_layers, converged
-from leap.latency.timing import UNREACHABLE, cpu_timer, speed_up, timed
+from leap.latency.timing import UNREACHABLE, cpu_timer, speed_up, time_paths
 from leap.latency.timing_cuda import single_timer
 from leap.models.batches import pack
 from leap.models.folder import hash_weights
@@ -98,7 +98,7 @@ def monitoring_overhead(model: LeapEncoder, sentences: Sequence[str], rule: Exit
         "full": lambda batch: layer_forward(model.encoder, batch, model.depth),
         "monitored": lambda batch: exit_forward(model.encoder, batch, monitor),
     }
-    times = timed(paths, batches, 3, single_timer if model.device.type == "cuda" else cpu_timer)
+    times = time_paths(paths, batches, 3, single_timer if model.device.type == "cuda" else cpu_timer)
     cost, (low, high) = speed_up(times["monitored"], times["full"], seed=17)
     return {
         **{f"ms_{name}": float(np.median(found)) for name, found in times.items()},

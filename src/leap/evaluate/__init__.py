@@ -1,1 +1,1 @@
-"""How a checkpoint is measured: layers, similarity, retrieval."""
+"""Measurements of a checkpoint: layers, similarity, retrieval."""

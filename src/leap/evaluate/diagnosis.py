@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from leap.evaluate.gain import matched_oracle, mean_gain
 from leap.evaluate.layers import (
-    interpolated,
+    interpolate,
     is_monotonic,
     layer_overlaps,
     layer_rows,
@@ -21,12 +21,12 @@ from leap.evaluate.lengths import Mask, length_bins
 from leap.evidence.bootstrap import mean_interval
 from leap.evidence.bounds import ENOUGH_EXITS, NEAR
 from leap.evidence.spearman import Array
-from leap.exits.neighbours import KeptNeighbours
+from leap.exits.neighbours import NeighbourOverlap
 from leap.exits.rules import ExitRule, at_layers, converged, near_final, similarity_to_final
 
 
 def diagnose(
-    kept: KeptNeighbours,
+    neighbours: NeighbourOverlap,
     rule: ExitRule,
     tokens: Tensor,
     length_edges: Sequence[int],
@@ -37,25 +37,25 @@ def diagnose(
     """Compute what diagnose.json says of one model's layers and exits (docs/formats.md).
 
     Args:
-        kept: holds what exits of unique sentences return at each layer, [L + 1, N, D] float32.
+        neighbours: hold what exits of unique sentences return at each layer, [L + 1, N, D] float32.
         rule: the deployable rule.
         tokens: [N] int64, each sentence's length.
         length_edges: of the bins by length.
         draws: bootstrap resamples, of this seed.
-        own: the layers' own vectors, which the rule compares; those of `kept` if None, without exit heads.
+        own: the layers' own vectors, which the rule compares; those of `neighbours` if None, without exit heads.
     """
-    pooled = kept.pooled
+    pooled = neighbours.pooled
     own = pooled if own is None else own
     depth = len(pooled) - 1
-    overlaps = layer_overlaps(kept)
+    overlaps = layer_overlaps(neighbours)
     layers = layer_rows(own, rule, overlaps, pooled)
     exits = converged(own, rule)
-    mixture = exit_figures(kept, exits, draws, seed)
+    mixture = exit_figures(neighbours, exits, draws, seed)
     similarities = [row["similarity_to_final"] for row in layers]
     oracle = near_final(pooled, rule.threshold)
     matched, threshold = matched_oracle(pooled, mixture["expected_layers"])
     curves = {"similarity": similarity_to_final(pooled).double().numpy(), "nn_at_10": overlaps.numpy()}
-    chosen = {name: _chosen(kept, layers_of) for name, layers_of in (("gain", exits), ("ceiling", matched))}
+    chosen = {name: _chosen(neighbours, layers_of) for name, layers_of in (("gain", exits), ("ceiling", matched))}
     of_each = {"gain": exits, "ceiling": matched}
     return {
         "depth": depth,
@@ -63,8 +63,8 @@ def diagnose(
         "exit": mixture,
         "oracle": {"rate": exit_rate(oracle, depth), "expected_layers": oracle.double().mean().item()},
         "truncation": {
-            "similarity": interpolated(similarities, mixture["expected_layers"]),
-            "nn_at_10": interpolated([row["nn_at_10"] for row in layers], mixture["expected_layers"]),
+            "similarity": interpolate(similarities, mixture["expected_layers"]),
+            "nn_at_10": interpolate([row["nn_at_10"] for row in layers], mixture["expected_layers"]),
         },
         "adaptive": {
             **adaptive_gains(curves, chosen, of_each, draws, seed),
@@ -88,14 +88,14 @@ def diagnose(
     }
 
 
-def exit_figures(kept: KeptNeighbours, exits: Tensor, draws: int, seed: int) -> dict[str, Any]:
+def exit_figures(overlaps: NeighbourOverlap, exits: Tensor, draws: int, seed: int) -> dict[str, Any]:
     """Compare the exited mixture with full depth: how many leave, how early, how near; exits are [N] int64.
 
     NN@k compares the neighbours among exited vectors with the neighbours among full ones: an index built of
     exited vectors against one built of full ones.
     """
-    depth = len(kept.pooled) - 1
-    own = _chosen(kept, exits)
+    depth = len(overlaps.pooled) - 1
+    own = _chosen(overlaps, exits)
     similarity, shared = own["similarity"], own["nn_at_10"]
     expected = exits.double().mean().item()
     counts = torch.bincount(exits).tolist()
@@ -131,13 +131,13 @@ def adaptive_gains(
         some: [N] bool, the sentences that count; all if None.
     """
     rows = np.ones(len(layers["gain"]), dtype=np.bool_) if some is None else some
-    found: dict[str, Any] = {}
+    gains: dict[str, Any] = {}
     for figure, curve in curves.items():
         for kind, own in chosen.items():
             where = layers[kind].double().numpy()[rows]
             gain = mean_gain(curve[:, rows], own[figure][rows], where, draws, seed)
-            found |= gain.named(f"{figure}_{kind}")
-    return found
+            gains |= gain.named(f"{figure}_{kind}")
+    return gains
 
 
 def exit_rate(exits: Tensor, depth: int) -> float:
@@ -156,7 +156,7 @@ def verdict(rate: float, similarity: float) -> str:
     return "exits and is near" if similarity >= NEAR else "exits and is far (false convergence)"
 
 
-def _chosen(kept: KeptNeighbours, layers: Tensor) -> dict[str, Array]:
-    vectors = at_layers(kept.pooled, layers)
-    similarity = F.cosine_similarity(vectors, kept.pooled[-1], dim=-1).double()
-    return {"similarity": similarity.numpy(), "nn_at_10": kept(layers).numpy()}
+def _chosen(overlaps: NeighbourOverlap, layers: Tensor) -> dict[str, Array]:
+    vectors = at_layers(overlaps.pooled, layers)
+    similarity = F.cosine_similarity(vectors, overlaps.pooled[-1], dim=-1).double()
+    return {"similarity": similarity.numpy(), "nn_at_10": overlaps(layers).numpy()}

@@ -1,4 +1,4 @@
-"""All that diagnose.json says: the diagnosis, every exit strategy, the sweep, likeness to the teacher.
+"""The content of diagnose.json: the diagnosis, every exit strategy, the sweep, likeness to the teacher.
 
 One pass over the sentences is all it needs; everything here starts from pooled layers that are there already.
 """
@@ -24,7 +24,7 @@ from leap.evaluate.vector_cache import vector_cache
 from leap.evidence.bootstrap import mean_interval
 from leap.evidence.bounds import recommended
 from leap.exits import LeapEncoder
-from leap.exits.neighbours import KeptNeighbours
+from leap.exits.neighbours import NeighbourOverlap
 from leap.exits.rules import ExitRule, at_layers, converged
 
 
@@ -109,14 +109,14 @@ def examine(
         own: strategies that belong to the model (`leap.evaluate.strategies`).
         returned: what an exit at each layer gives, through the exit heads; `pooled` if None.
     """
-    kept = KeptNeighbours(pooled if returned is None else returned, settings.nn_k)
-    judge = Judge(kept, pairs)
+    overlaps = NeighbourOverlap(pooled if returned is None else returned, settings.nn_k)
+    judge = Judge(overlaps, pairs)
     chosen = settings.sweep
     tried = sorted({*chosen.min_layers, rule.min_layer})  # the model's own l_min by every theta too
     points = sweep(pooled, judge, chosen.thresholds, tried, chosen.patience)
     edges = settings.length_bins
     return {
-        **diagnose(kept, rule, tokens, edges, settings.bootstrap, settings.seed, pooled),
+        **diagnose(overlaps, rule, tokens, edges, settings.bootstrap, settings.seed, pooled),
         "strategies": strategy_rows(pooled, judge, rule, own),
         "sweep": points,
         "recommended": recommended(points),

@@ -4,7 +4,7 @@ The rival is the same model cut at the same expected depth, interpolated between
 Positive means that adapting pays. The ceiling is the same gain for an oracle that sees the last layer
 (`near_final`), at a threshold that makes it stop at the same expected depth: what is left to win.
 
-Intervals are over resamples of texts or pairs, in each of which the expected depth is taken anew.
+Intervals are over resamples of texts or pairs, in each of which the expected depth is taken again.
 """
 
 from collections.abc import Sequence
@@ -76,10 +76,10 @@ def spearman_gains(by_layer: Array, layers: Array, chosen: Array, counts: Counts
     """
     depths = counts @ layers / counts[0].sum()
     needed = np.unique(np.concatenate(_between(depths, len(by_layer))))
-    found = spearman_of_resamples(np.concatenate([chosen[None], by_layer[needed]]), scores, counts)
+    correlations = spearman_of_resamples(np.concatenate([chosen[None], by_layer[needed]]), scores, counts)
     curve = np.zeros((len(by_layer), len(counts)))
-    curve[needed] = found[1:]
-    gains: Array = found[0] - at_depths(curve, depths)
+    curve[needed] = correlations[1:]
+    gains: Array = correlations[0] - at_depths(curve, depths)
     return gains
 
 

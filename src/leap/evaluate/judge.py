@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from leap.evaluate.layers import interpolated
+from leap.evaluate.layers import interpolate
 from leap.evidence.spearman import Array, spearman
-from leap.exits.neighbours import KeptNeighbours
+from leap.exits.neighbours import NeighbourOverlap
 from leap.exits.rules import at_layers
 
 GAINED = ("similarity", "nn_at_10", "spearman")
@@ -32,10 +32,10 @@ class ScoredPairs:
 class Judge:
     """Quality and cost of exit layers, against full depth of the same model."""
 
-    def __init__(self, kept: KeptNeighbours, pairs: ScoredPairs | None = None) -> None:
-        """Take what all choices share; `kept` holds [L + 1, N, D], and without `pairs` there is no Spearman."""
-        self._kept, self._pairs = kept, pairs
-        self.pooled = kept.pooled
+    def __init__(self, overlaps: NeighbourOverlap, pairs: ScoredPairs | None = None) -> None:
+        """Take what all choices share; `overlaps` holds [L + 1, N, D]; without `pairs` there is no Spearman."""
+        self._overlap, self._pairs = overlaps, pairs
+        self.pooled = overlaps.pooled
         full = torch.full((self.pooled.shape[1],), len(self.pooled) - 1)
         self._full = self._spearman(full) if pairs else None
 
@@ -54,7 +54,7 @@ class Judge:
             "expected_layers": expected,
             "layer_reduction": depth / expected,
             "similarity": F.cosine_similarity(exited, self.pooled[-1], dim=-1).double().mean().item(),
-            "nn_at_10": self._kept(exits).mean().item(),
+            "nn_at_10": self._overlap(exits).mean().item(),
         }
         if self._full is None:
             return figures
@@ -71,7 +71,7 @@ class Judge:
         depth = figures["expected_layers"]
         return {
             # Sums of the same numbers in another order differ in their last bit.
-            f"{name}_gain": round(figures[name] - interpolated([row[name] for row in self._cut], depth), 9) + 0.0
+            f"{name}_gain": round(figures[name] - interpolate([row[name] for row in self._cut], depth), 9) + 0.0
             for name in GAINED
             if name in figures
         }

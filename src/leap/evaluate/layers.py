@@ -1,4 +1,4 @@
-"""What each layer is worth: the figures of the paper's layer tables, from pooled layers [L + 1, N, D] alone.
+"""The worth of each layer: the figures of the paper's layer tables, from pooled layers [L + 1, N, D] alone.
 
 Layers are counted from 1; index 0 of `pooled` is the embedding layer.
 """
@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from leap.exits.neighbours import KeptNeighbours
+from leap.exits.neighbours import NeighbourOverlap
 from leap.exits.rules import ExitRule, consecutive_similarity, converged, near_final, similarity_to_final
 
 # Paper, Table "Per-layer early exit analysis": a layer is viable from here on.
@@ -41,7 +41,7 @@ def layer_rows(
     deployable, oracle = converged(pooled, rule), near_final(returned, rule.threshold)
     rates = {"converged": cumulative_rates(deployable, depth), "near_final": cumulative_rates(oracle, depth)}
     shares = {"converged": exit_shares(deployable, depth), "near_final": exit_shares(oracle, depth)}
-    kept = overlaps.mean(1).tolist()
+    overlap = overlaps.mean(1).tolist()
     contractions, alignments = contraction(pooled), alignment(pooled)
     return [
         {
@@ -51,20 +51,20 @@ def layer_rows(
             "gradient": similarity[layer] - similarity[layer - 1] if layer else None,
             **{f"exit_rate_{name}": rates[name][layer] for name in rates},
             **{f"exit_share_{name}": shares[name][layer] for name in shares},
-            "nn_at_10": kept[layer],
+            "nn_at_10": overlap[layer],
             "nn_fail_50": share_below(overlaps[layer], 0.5),
             "nn_fail_30": share_below(overlaps[layer], 0.3),
             "contraction": contractions[layer],
             "alignment": alignments[layer],
-            "viable": similarity[layer] >= VIABLE_SIMILARITY and kept[layer] >= VIABLE_NN,
+            "viable": similarity[layer] >= VIABLE_SIMILARITY and overlap[layer] >= VIABLE_NN,
         }
         for layer in range(depth)
     ]
 
 
-def layer_overlaps(kept: KeptNeighbours) -> Tensor:
+def layer_overlaps(overlaps: NeighbourOverlap) -> Tensor:
     """Return NN@k of every sentence at every layer against the last layer, [L, N] float64."""
-    return torch.stack([kept(layer) for layer in range(1, len(kept.pooled))])
+    return torch.stack([overlaps(layer) for layer in range(1, len(overlaps.pooled))])
 
 
 def cumulative_rates(exits: Tensor, depth: int) -> list[float]:
@@ -119,7 +119,7 @@ def is_monotonic(values: Sequence[float]) -> bool:
     return all(after >= before - ROUNDING for before, after in pairwise(values))
 
 
-def interpolated(by_layer: Sequence[float], expected_layers: float) -> float:
+def interpolate(by_layer: Sequence[float], expected_layers: float) -> float:
     """Return a figure, given at layers 1 to L, at a depth between two layers: cutting the model there gives it."""
     floor = math.floor(expected_layers)
     share = expected_layers - floor

@@ -20,7 +20,7 @@ BLOCK = 512
 
 @dataclass(frozen=True)
 class Likeness:
-    """How alike a model orders N sentences to the teacher.
+    """The likeness of a model's order of N sentences to the teacher's.
 
     neighbours: [N] float64, the share of the teacher's k nearest that are the model's too.
     similarity: [N] float64, Pearson's correlation of a sentence's cosines to all others in both models.
@@ -50,12 +50,12 @@ def row_correlations(one: Tensor, two: Tensor) -> Tensor:
     0 where one side's cosines are all alike.
     """
     one, two = (F.normalize(vectors.double(), dim=-1) for vectors in (one, two))
-    found = []
+    correlations = []
     for start in range(0, len(one), BLOCK):
         rows = torch.arange(start, min(start + BLOCK, len(one)))
         left, right = (_others(vectors, rows) for vectors in (one, two))
-        found.append(F.cosine_similarity(left, right, dim=1))
-    return torch.cat(found)
+        correlations.append(F.cosine_similarity(left, right, dim=1))
+    return torch.cat(correlations)
 
 
 def _others(vectors: Tensor, rows: Tensor) -> Tensor:
@@ -63,5 +63,5 @@ def _others(vectors: Tensor, rows: Tensor) -> Tensor:
     cosines = vectors[rows] @ vectors.T
     others = torch.ones_like(cosines, dtype=torch.bool)
     others[torch.arange(len(rows)), rows] = False
-    kept = cosines[others].view(len(rows), -1)
-    return kept - kept.mean(1, keepdim=True)
+    rest = cosines[others].view(len(rows), -1)
+    return rest - rest.mean(1, keepdim=True)

@@ -103,9 +103,9 @@ def measure_retrieval(
         Everything in retrieval/<set>.json below its head, and the columns of retrieval/<set>.parquet.
     """
     cache = vector_cache(settings.cache_gb, vectors)
-    found = retrieve(model, collection, model.rule, settings.batch_size, skip_own_id, cache, teacher)
-    figures = retrieval_figures(found, settings.length_bins, settings.bootstrap, settings.seed)
-    return figures, query_columns(found)
+    retrieved = retrieve(model, collection, model.rule, settings.batch_size, skip_own_id, cache, teacher)
+    figures = retrieval_figures(retrieved, settings.length_bins, settings.bootstrap, settings.seed)
+    return figures, query_columns(retrieved)
 
 
 def retrieve(
@@ -141,7 +141,7 @@ def retrieve(
     held = full_and_exited(model, texts[1], rule, batch_size, "documents", cache, search, "document")
 
     def ndcg(places: Tensor) -> Array:
-        return query_scores(named(places, queries, documents), collection.qrels, queries)["ndcg_at_10"]
+        return query_scores(name_places(places, queries, documents), collection.qrels, queries)["ndcg_at_10"]
 
     def in_index(index: Tensor, layers: Tensor) -> list[Array]:
         return [ndcg(nearest(layer, index, TOP, own, device=model.device)) for layer in layers]
@@ -154,8 +154,8 @@ def retrieve(
     }
     scores = {}
     for mode in MODES:
-        found = ranking(*sides[mode], queries, documents, skip_own_id, model.device)
-        scores[mode] = query_scores(found, collection.qrels, queries)
+        ranked = ranking(*sides[mode], queries, documents, skip_own_id, model.device)
+        scores[mode] = query_scores(ranked, collection.qrels, queries)
     full = scores["full"]["ndcg_at_10"]
     return Retrieved(
         queries,
@@ -164,7 +164,7 @@ def retrieve(
         query_layers,
         scores,
         own_index=[*in_index(held.full, by_layer[:-1]), full],
-        both_exit=[*(ndcg(running.found()) for running in searches), full],
+        both_exit=[*(ndcg(running.best()) for running in searches), full],
         teacher=None
         if teacher is None
         else _in_teacher_index(teacher, texts, sought, early, by_layer, batch_size, cache, in_index),
@@ -217,7 +217,7 @@ def _in_teacher_index(
     return TeacherIndex(own, similarity, {"full": full, "query_exit": exited}, [*earlier, full])
 
 
-def retrieval_figures(found: Retrieved, length_edges: Sequence[int], draws: int, seed: int) -> dict[str, Any]:
+def retrieval_figures(retrieved: Retrieved, length_edges: Sequence[int], draws: int, seed: int) -> dict[str, Any]:
     """Compute everything in retrieval/<set>.json below its head (docs/formats.md).
 
     Args:
@@ -225,30 +225,30 @@ def retrieval_figures(found: Retrieved, length_edges: Sequence[int], draws: int,
         draws: bootstrap resamples over queries.
         seed: of the resamples; all intervals use the same ones.
     """
-    figures: dict[str, Any] = {"n_queries": len(found.queries), "n_documents": len(found.held.layers)}
+    figures: dict[str, Any] = {"n_queries": len(retrieved.queries), "n_documents": len(retrieved.held.layers)}
     for name in MEASURES:
-        figures |= {f"{name}_{mode}": float(found.scores[mode][name].mean()) for mode in found.scores}
-    by_query = {mode: scores["ndcg_at_10"] for mode, scores in found.scores.items()}
+        figures |= {f"{name}_{mode}": float(retrieved.scores[mode][name].mean()) for mode in retrieved.scores}
+    by_query = {mode: scores["ndcg_at_10"] for mode, scores in retrieved.scores.items()}
     for mode, values in by_query.items():
         figures[f"ndcg_at_10_{mode}_ci95"] = mean_interval(values, draws, seed)
-    likeness = F.cosine_similarity(found.held.exited, found.held.full, dim=-1).double().numpy()
-    layers = found.held.layers.double().numpy()
+    likeness = F.cosine_similarity(retrieved.held.exited, retrieved.held.full, dim=-1).double().numpy()
+    layers = retrieved.held.layers.double().numpy()
     return {
         **figures,
         **_drop("drop", by_query["exit"], by_query["full"], draws, seed),
         **_drop("query_drop", by_query["query_exit"], by_query["full"], draws, seed),
-        "by_query_layer": by_query_layer(found),
-        "teacher_index": None if found.teacher is None else _teacher_figures(found.teacher),
-        "expected_layers_queries": found.query_layers.double().mean().item(),
+        "by_query_layer": by_query_layer(retrieved),
+        "teacher_index": None if retrieved.teacher is None else _teacher_figures(retrieved.teacher),
+        "expected_layers_queries": retrieved.query_layers.double().mean().item(),
         "expected_layers_documents": float(layers.mean()),
         "queries_by_length": [
             {
                 "tokens": bounds,
                 "n": int(inside.sum()),
-                "expected_layers": float(found.query_layers.double().numpy()[inside].mean()),
+                "expected_layers": float(retrieved.query_layers.double().numpy()[inside].mean()),
                 **{f"ndcg_at_10_{mode}": float(values[inside].mean()) for mode, values in by_query.items()},
             }
-            for bounds, inside in length_bins(found.sought.tokens.numpy(), length_edges)
+            for bounds, inside in length_bins(retrieved.sought.tokens.numpy(), length_edges)
         ],
         "documents_by_length": [
             {
@@ -257,14 +257,14 @@ def retrieval_figures(found: Retrieved, length_edges: Sequence[int], draws: int,
                 "expected_layers": float(layers[inside].mean()),
                 "similarity": float(likeness[inside].mean()),
             }
-            for bounds, inside in length_bins(found.held.tokens.numpy(), length_edges)
+            for bounds, inside in length_bins(retrieved.held.tokens.numpy(), length_edges)
         ],
     }
 
 
-def by_query_layer(found: Retrieved) -> list[dict[str, Any]]:
+def by_query_layer(retrieved: Retrieved) -> list[dict[str, Any]]:
     """List nDCG@10 of queries that leave at each layer, by index; null in the teacher's where spaces differ."""
-    teacher = [float(values.mean()) for values in found.teacher.by_layer] if found.teacher else []
+    teacher = [float(values.mean()) for values in retrieved.teacher.by_layer] if retrieved.teacher else []
     return [
         {
             "layer": layer + 1,
@@ -272,17 +272,17 @@ def by_query_layer(found: Retrieved) -> list[dict[str, Any]]:
             "teacher_index": teacher[layer] if teacher else None,
             "both_exit": float(both.mean()),
         }
-        for layer, (own, both) in enumerate(zip(found.own_index, found.both_exit, strict=True))
+        for layer, (own, both) in enumerate(zip(retrieved.own_index, retrieved.both_exit, strict=True))
     ]
 
 
-def query_columns(found: Retrieved) -> dict[str, Any]:
+def query_columns(retrieved: Retrieved) -> dict[str, Any]:
     """List the columns of retrieval/<set>.parquet: what a comparison with another variant needs of each query."""
     return {
-        "query": found.queries,
-        "tokens": found.sought.tokens.numpy(),
-        "layer": found.query_layers.numpy(),
-        **{f"ndcg_at_10_{mode}": scores["ndcg_at_10"] for mode, scores in found.scores.items()},
+        "query": retrieved.queries,
+        "tokens": retrieved.sought.tokens.numpy(),
+        "layer": retrieved.query_layers.numpy(),
+        **{f"ndcg_at_10_{mode}": scores["ndcg_at_10"] for mode, scores in retrieved.scores.items()},
     }
 
 
@@ -329,10 +329,10 @@ def ranking(
         skip_own_id: never rank the document whose id is the query's.
     """
     own = own_places(queries, documents) if skip_own_id else None
-    return named(nearest(sought, held, RANKED, own, device=device), queries, documents)
+    return name_places(nearest(sought, held, RANKED, own, device=device), queries, documents)
 
 
-def named(places: Tensor, queries: list[str], documents: list[str]) -> Ranking:
+def name_places(places: Tensor, queries: list[str], documents: list[str]) -> Ranking:
     return {
         query: [documents[place] for place in row if place >= 0]
         for query, row in zip(queries, places.tolist(), strict=True)
@@ -345,7 +345,7 @@ def own_places(queries: list[str], documents: list[str]) -> Tensor:
     return torch.tensor([place.get(query, -1) for query in queries], dtype=torch.int64)
 
 
-def query_scores(found: Ranking, qrels: Qrels, queries: list[str]) -> dict[str, Array]:
+def query_scores(ranked: Ranking, qrels: Qrels, queries: list[str]) -> dict[str, Array]:
     """Score nDCG at 1, 3, 5, 10 (linear gains, log2 discount) and recall at 100 of each judged query.
 
     Args:
@@ -358,7 +358,7 @@ def query_scores(found: Ranking, qrels: Qrels, queries: list[str]) -> dict[str, 
     """
     run = {
         query: {document: float(len(ids) - rank) for rank, document in enumerate(ids)}
-        for query, ids in found.items()
+        for query, ids in ranked.items()
     }
     row = {query: number for number, query in enumerate(queries)}
     scores = {name: np.zeros(len(queries)) for name in MEASURES}

@@ -15,7 +15,7 @@ from leap.data.pairs import Pairs
 from leap.evaluate.duplicates import duplicate_scores
 from leap.evaluate.encode import full_vectors, layer_vectors, token_counts
 from leap.evaluate.gain import matched_oracle, spearman_gains
-from leap.evaluate.layers import interpolated
+from leap.evaluate.layers import interpolate
 from leap.evaluate.lengths import Integers, Mask, length_bins
 from leap.evaluate.vector_cache import VectorCache, vector_cache
 from leap.evidence.bootstrap import percentile_interval, resamples
@@ -140,7 +140,7 @@ def similarity_figures(
         **_correlations(cosines, scores, draws, seed),
         "expected_layers": cosines.expected_layers,
         "spearman_by_layer": by_layer,
-        "spearman_truncated": interpolated(by_layer, cosines.expected_layers),
+        "spearman_truncated": interpolate(by_layer, cosines.expected_layers),
         "ceiling_expected_layers": float(cosines.oracle_layers.mean()),
     }
     if task == "duplicates":
@@ -174,16 +174,16 @@ def _correlations(cosines: PairCosines, scores: Array, draws: int, seed: int) ->
     """Full, exited, their intervals, the adaptive gain and its ceiling: all on the same resamples."""
     value = _resampled(cosines, scores, np.ones((1, len(scores)), dtype=np.int64))
     blocks = [_resampled(cosines, scores, counts) for counts in resamples(len(scores), draws, seed)]
-    found = {name: float(value[name][0]) for name in value}
+    values = {name: float(value[name][0]) for name in value}
     interval = {name: percentile_interval([block[name] for block in blocks]) for name in value}
     return {
-        "spearman_full": found["full"],
+        "spearman_full": values["full"],
         "ci95_full": interval["full"],
-        "spearman_exit": found["exit"],
+        "spearman_exit": values["exit"],
         "ci95": interval["exit"],
-        "spearman_gain": found["gain"],
+        "spearman_gain": values["gain"],
         "spearman_gain_ci95": interval["gain"],
-        "spearman_ceiling": found["ceiling"],
+        "spearman_ceiling": values["ceiling"],
         "spearman_ceiling_ci95": interval["ceiling"],
     }
 

@@ -40,15 +40,15 @@ def strategies(rule: ExitRule, depth: int, own: Mapping[str, Strategy] | None = 
 
 def own_strategies(model: LeapEncoder, rule: ExitRule) -> dict[str, Strategy]:
     """Return the strategies that the model's folder has files for: predictors, calibrated thresholds."""
-    found: dict[str, Strategy] = {}
+    named: dict[str, Strategy] = {}
     here = torch.device("cpu")  # where pooled layers are judged
     if (model.folder / PREDICTORS).exists():
-        found["predictors"] = partial(
+        named["predictors"] = partial(
             by_predictors,
             predictors=model.predictors.to(here),
             threshold=rule.threshold,
             min_layer=rule.min_layer,
         )
     if (model.folder / CALIBRATION).exists():
-        found["calibrated"] = partial(calibrated, calibration=model.calibration.to(here))
-    return found
+        named["calibrated"] = partial(calibrated, calibration=model.calibration.to(here))
+    return named

@@ -66,11 +66,11 @@ class VectorCache:
         `what` says which vectors, with all that they depend on next to the model, the texts and `prompt_name`.
         """
         path = self.folder / f"{entry_name(model, texts, what, prompt_name)}.safetensors"
-        found = _read(path)
-        if found is None:
-            found = compute()
-            self._store(path, found)
-        return found
+        vectors = _read(path)
+        if vectors is None:
+            vectors = compute()
+            self._store(path, vectors)
+        return vectors
 
     def _store(self, path: Path, vectors: Vectors) -> None:
         if sum(tensor.nbytes for tensor in vectors.values()) > self.limit:
@@ -150,7 +150,7 @@ def computing_code(package: Path) -> dict[str, str]:
 
 def _read(path: Path) -> Vectors | None:
     try:
-        found, _ = load_with_checksum(path)
+        vectors, _ = load_with_checksum(path)
     except FileNotFoundError:
         return None
     except (OSError, DamagedError) as error:
@@ -158,7 +158,7 @@ def _read(path: Path) -> Vectors | None:
         path.unlink(missing_ok=True)
         return None
     _used_now(path)
-    return found
+    return vectors
 
 
 def _used_now(path: Path) -> None:

@@ -21,7 +21,7 @@ from leap.evidence.score_table import Column, write_scores
 WEIGHTS = "model.safetensors"
 # Files of a model folder that say something of the others and change no vector.
 NOT_SERVED = ("README.md", "SHA256SUMS")
-# What every evidence file has beside its figures.
+# What every evidence file has in addition to its figures.
 HEAD = (
     *("kind", "variant", "seed", "checkpoint", "model", "exit_rule", "query_layer"),
     *("settings", "data", "code", "environment", "scores", "checksum"),
@@ -225,9 +225,9 @@ def read_evidence(
             checkpoint, model = checkpoint_hash(folder), model_hash(folder)
     files = evidence_files(variant, seed, settings, root)
     wanted = {name for name in files if complete and (latency or name != "latency")}
-    found = {name: read_evidence_file(path) for name, path in files.items() if name in wanted or path.is_file()}
-    refuse_changed({files[name]: content for name, content in found.items()})
-    for name, content in found.items():
+    contents = {name: read_evidence_file(path) for name, path in files.items() if name in wanted or path.is_file()}
+    refuse_changed({files[name]: content for name, content in contents.items()})
+    for name, content in contents.items():
         checkpoint, model = checkpoint or content.get("checkpoint"), model or content.get("model")
         _belongs(files[name], content, model, rule)
     return Evidence(
@@ -235,10 +235,10 @@ def read_evidence(
         seed=seed,
         checkpoint=checkpoint,
         model=model,
-        diagnose=found.get("diagnose"),
-        sts=_below("sts/", found),
-        retrieval=_below("retrieval/", found),
-        latency=found.get("latency"),
+        diagnose=contents.get("diagnose"),
+        sts=_below("sts/", contents),
+        retrieval=_below("retrieval/", contents),
+        latency=contents.get("latency"),
     )
 
 
@@ -273,8 +273,8 @@ def _belongs(path: Path, content: dict[str, Any], model: str | None, rule: dict[
         )
 
 
-def _below(prefix: str, found: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    return {name.removeprefix(prefix): item for name, item in found.items() if name.startswith(prefix)}
+def _below(prefix: str, contents: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    return {name.removeprefix(prefix): item for name, item in contents.items() if name.startswith(prefix)}
 
 
 def _project_name(file: Path) -> str:

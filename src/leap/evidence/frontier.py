@@ -37,13 +37,13 @@ def frontier(checkpoints: Mapping[tuple[str, int], Evidence], primary_set: str) 
         Rows of variant, way, layers, ms_p50 (null where batch 1 was not timed), spearman, ndcg_at_10 and quality
         (null where one of both is missing); in the order of variants, ways and layers, the teacher last.
     """
-    found: dict[tuple[str, str, int], list[Row]] = {}
+    grouped: dict[tuple[str, str, int], list[Row]] = {}
     for (variant, _), evidence in checkpoints.items():
         for way, layer, row in _rows(evidence, primary_set):
-            found.setdefault(("" if way == "teacher" else variant, way, layer), []).append(row)
-    ordered = [*(key for key in found if key[1] != "teacher"), *(key for key in found if key[1] == "teacher")]
+            grouped.setdefault(("" if way == "teacher" else variant, way, layer), []).append(row)
+    ordered = [*(key for key in grouped if key[1] != "teacher"), *(key for key in grouped if key[1] == "teacher")]
     return [
-        {"variant": key[0] or "teacher", "way": key[1], **{name: _mean(found[key], name) for name in FIGURES}}
+        {"variant": key[0] or "teacher", "way": key[1], **{name: _mean(grouped[key], name) for name in FIGURES}}
         for key in ordered
     ]
 

@@ -26,7 +26,7 @@ SAME_ROWS = {"sts": ("score",), "retrieval": ("query",), "diagnose": ("sentence"
 def against_rivals(
     settings: Settings, variant: str, seed: int, root: Path = EVALUATIONS
 ) -> dict[str, dict[str, Any]]:
-    """Compare a checkpoint with the gate's rivals of the same seed: role to what `compared` says.
+    """Compare a checkpoint with the gate's rivals of the same seed: role to what `compare` gives.
 
     `fixed_depth`'s `exit` is the adaptive gain against a student that was trained for one depth. The variant is
     not compared with itself.
@@ -39,7 +39,7 @@ def against_rivals(
     return {
         role: {
             "variant": name,
-            **compared(
+            **compare(
                 root / f"{variant}-{seed}",
                 root / f"{name}-{seed}",
                 list(settings.similarity),
@@ -53,7 +53,7 @@ def against_rivals(
     }
 
 
-def compared(
+def compare(
     own: Path,
     rival: Path,
     similarity: Sequence[str],
@@ -83,24 +83,24 @@ def compared(
                 )
         return one, two
 
-    found: dict[str, Any] = {"sts": {}, "retrieval": {}}
+    differences: dict[str, Any] = {"sts": {}, "retrieval": {}}
     for name in similarity:
         one, two = tables("sts", f"sts/{name}")
-        found["sts"][name] = {
+        differences["sts"][name] = {
             mode: spearman_difference(one[f"cosine_{mode}"], two["cosine_full"], one["score"], draws, seed)
             for mode in MODES
         }
     for name in retrieval:
         one, two = tables("retrieval", f"retrieval/{name}")
-        found["retrieval"][name] = {
+        differences["retrieval"][name] = {
             mode: mean_difference(one[f"ndcg_at_10_{mode}"], two["ndcg_at_10_full"], draws, seed) for mode in MODES
         }
     one, two = tables("diagnose", "diagnose")
     for figure in ("teacher_nn_at_10", "teacher_similarity"):
-        found[figure] = {
+        differences[figure] = {
             mode: mean_difference(one[f"{figure}_{mode}"], two[f"{figure}_full"], draws, seed) for mode in MODES
         }
-    return found
+    return differences
 
 
 def spearman_difference(one: Array, two: Array, scores: Array, draws: int, seed: int) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""How far seeds lie apart: mean, sample standard deviation and range of a variant's main figures."""
+"""The spread over seeds: mean, sample standard deviation and range of a variant's main figures."""
 
 from collections.abc import Mapping, Sequence
 from statistics import mean, stdev
@@ -29,18 +29,18 @@ def spread(seeds: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
     names = dict.fromkeys(name for seed in seeds for name in seed.get("retrieval") or {})
     modes = ("full", "exit")
     paths = [*FIGURES, *(("retrieval", name, f"ndcg_at_10_{mode}") for name in names for mode in modes)]
-    found = {}
+    figures_over_seeds = {}
     for path in paths:
         values = [value for seed in seeds if (value := _at(seed, path)) is not None]
         if values:
-            found[".".join(path)] = {
+            figures_over_seeds[".".join(path)] = {
                 "mean": mean(values),
                 "std": stdev(values) if len(values) > 1 else None,
                 "low": min(values),
                 "high": max(values),
                 "n": len(values),
             }
-    return found
+    return figures_over_seeds
 
 
 def _at(content: Any, path: Sequence[str]) -> float | None:

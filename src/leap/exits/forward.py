@@ -65,13 +65,13 @@ def exit_forward(
 
 def layer_forward(encoder: Walkable, batch: Batch, layer: int) -> Tensor:
     """Compute the pooled vectors of one layer, [B, D] float32, and no later layer."""
-    found: list[Tensor] = []
+    wanted: list[Tensor] = []
 
     def visit(number: int, pool: Callable[[], Tensor]) -> Tensor | None:
         if number < layer:
             return None
-        found.append(pool())
+        wanted.append(pool())
         return NOBODY
 
     encoder.walk(batch, visit)
-    return found[0]
+    return wanted[0]

@@ -1,4 +1,4 @@
-"""How queries and documents leave: what leap.json says in addition to the exit rule of `encode`.
+"""Exit rules of queries and documents: what leap.json says in addition to the exit rule of `encode`.
 
     {"exit": {...}, "query": {"layer": 3}, "document": "full"}
 

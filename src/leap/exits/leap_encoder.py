@@ -17,7 +17,7 @@ from leap.core.files import CHANGED, has_wrong_checksum
 from leap.exits.calibration import Calibration
 from leap.exits.input_rules import input_rules
 from leap.exits.observer import Observer
-from leap.exits.output import Precision, check_precision, converted, finished
+from leap.exits.output import Precision, check_precision, convert, finish
 from leap.exits.paths import PathName, Paths, check_name
 from leap.exits.policy import ByPredictors, Calibrated, ExitPolicy, Fixed, Patient, capped
 from leap.exits.rules import ExitRule, at_layers, near_final
@@ -324,8 +324,8 @@ class LeapEncoder(SentenceMethods):
         exits = torch.empty(len(texts), dtype=torch.int64)
         for rows, batch in self._batches(texts, prompt, batch_size, show_progress_bar):
             pooled, exits[rows] = leave(batch) if len(batch.ids) else self._without_tokens(batch.rows)
-            vectors[rows] = finished(pooled, self.normalizes, dimensions, normalize_embeddings).to(kept_on)
-        result: Any = converted(vectors, precision, convert_to_numpy, convert_to_tensor)
+            vectors[rows] = finish(pooled, self.normalizes, dimensions, normalize_embeddings).to(kept_on)
+        result: Any = convert(vectors, precision, convert_to_numpy, convert_to_tensor)
         layers: Any = exits.numpy()
         if isinstance(inputs, str):
             result, layers = result[0], int(layers[0])

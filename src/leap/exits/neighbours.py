@@ -18,13 +18,13 @@ def neighbours(vectors: Tensor, k: int) -> Tensor:
     return nearest(vectors, vectors, k, own=torch.arange(len(vectors)))
 
 
-def overlap(found: Tensor, reference: Tensor) -> Tensor:
-    """Return the share of each row's reference neighbours that were found; [N, k] int64 each to [N] float64."""
-    shared = (found[:, :, None] == reference[:, None, :]).any(2)
+def overlap(candidates: Tensor, reference: Tensor) -> Tensor:
+    """Return the share of each row's reference neighbours among the candidates; [N, k] int64 to [N] float64."""
+    shared = (candidates[:, :, None] == reference[:, None, :]).any(2)
     return shared.double().mean(1)
 
 
-class KeptNeighbours:
+class NeighbourOverlap:
     """NN@k of any choice of layers against full depth; a choice that was seen before costs nothing.
 
     The vectors at the chosen layers are an index of their own, compared with an index of full-depth vectors.
@@ -37,10 +37,10 @@ class KeptNeighbours:
         self._seen: dict[bytes, Tensor] = {}
 
     def __call__(self, layers: Tensor | int) -> Tensor:
-        """Return each text's share of kept neighbours, [N] float64; one layer for all, or [N] int64."""
+        """Return each text's share of neighbours that stay, [N] float64; one layer for all, or [N] int64."""
         chosen = torch.as_tensor(layers, dtype=torch.int64).expand(self.pooled.shape[1])
         key = chosen.contiguous().numpy().tobytes()
         if key not in self._seen:
-            found = neighbours(at_layers(self.pooled, chosen), self.k)
-            self._seen[key] = overlap(found, self._reference)
+            nearest = neighbours(at_layers(self.pooled, chosen), self.k)
+            self._seen[key] = overlap(nearest, self._reference)
         return self._seen[key]

@@ -1,4 +1,4 @@
-"""What `LeapEncoder` reports of every batch that it encodes, for whoever counts: `leap.serve.Monitor` does."""
+"""The interface by which `LeapEncoder` reports every batch that it encodes; `leap.serve.Monitor` has it."""
 
 from collections.abc import Mapping
 from typing import Protocol

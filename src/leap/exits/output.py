@@ -11,7 +11,7 @@ Precision = Literal["float32", "int8", "uint8", "binary", "ubinary"]
 Array = np.ndarray[Any, Any]
 
 
-def finished(vectors: Tensor, normalizes: bool, dimensions: int, normalize_embeddings: bool) -> Tensor:
+def finish(vectors: Tensor, normalizes: bool, dimensions: int, normalize_embeddings: bool) -> Tensor:
     """Return a batch of pooled vectors as the model's last modules and `encode`'s arguments leave them.
 
     The order is sentence-transformers': the model's own Normalize, truncation, then the caller's.
@@ -27,7 +27,7 @@ def check_precision(precision: str | None) -> None:
         raise ValueError(f"precision {precision!r} is none of {', '.join(get_args(Precision))}")
 
 
-def converted(
+def convert(
     vectors: Tensor, precision: Precision | None, to_numpy: bool, to_tensor: bool
 ) -> Array | Tensor | list[Tensor]:
     """Return [N, D] float32 in the form that was asked for: an array, one tensor, or a list of tensors."""

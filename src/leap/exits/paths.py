@@ -256,13 +256,13 @@ def _fast_paths(encoder: Walkable, wanted: PathName) -> tuple[tuple[FastPath, ..
         return (), dict.fromkeys(asked, f"the model is on {device.type}")
     why = {"fused": why_not_fused, "graphs": graphs.unsupported}
     reasons = {name: reason for name in asked if (reason := why[name](encoder))}
-    found: list[FastPath] = []
+    paths: list[FastPath] = []
     if "fused" in asked and "fused" not in reasons:
         others = "graphs" in asked and "graphs" not in reasons
-        found.append(FusedPath(encoder, FUSED_TOKENS if others else fused.MOST_TOKENS))
+        paths.append(FusedPath(encoder, FUSED_TOKENS if others else fused.MOST_TOKENS))
     if "graphs" in asked and "graphs" not in reasons:
-        found.append(GraphPath(encoder))
-    return tuple(found), reasons
+        paths.append(GraphPath(encoder))
+    return tuple(paths), reasons
 
 
 def why_not_fused(encoder: Encoder) -> str | None:

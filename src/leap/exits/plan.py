@@ -24,7 +24,7 @@ class Plan(NamedTuple):
         return tuple(layer for layer in layers if self.thresholds[layer - 1] < math.inf)
 
     def flags(self) -> list[int]:
-        """What to do with each layer's output, index 0 the embeddings': 0 nothing, 1 pool it, 2 test it too.
+        """The work at each layer's output, index 0 the embeddings': 0 nothing, 1 pool it, 2 test it too.
 
         Only layers that a test needs are pooled; the layer `stop` is pooled anyway, after the last step.
         """

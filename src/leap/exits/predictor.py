@@ -33,8 +33,8 @@ class Predictor:
 
     def scores(self, pooled: Tensor) -> Tensor:
         """Return the same for all layers at once, [L + 1, N, D] to [L, N]; minus infinity at layer 1."""
-        found = torch.einsum("lnf,lf->ln", layer_features(pooled), self.coefficients[FIRST_LAYER - 1 :])
-        return torch.cat([torch.full_like(found[:1], -torch.inf), found])
+        scores = torch.einsum("lnf,lf->ln", layer_features(pooled), self.coefficients[FIRST_LAYER - 1 :])
+        return torch.cat([torch.full_like(scores[:1], -torch.inf), scores])
 
     def to(self, device: torch.device) -> "Predictor":
         return Predictor(self.coefficients.to(device))

@@ -39,7 +39,7 @@ def nearest(
     for start in range(0, len(documents), document_block):
         block = documents[start : start + document_block]
         search.add(block, torch.arange(start, start + len(block)))
-    return search.found()
+    return search.best()
 
 
 class Search:
@@ -72,7 +72,7 @@ class Search:
             both = torch.cat([self._best[rows].to(self._device), keys], dim=1)
             self._best[rows] = both.topk(self._k, dim=1).values.cpu()
 
-    def found(self) -> Tensor:
+    def best(self) -> Tensor:
         """Return the places of each query's nearest documents, [Q, k] int64, best first; -1 where none is left."""
         places = _PLACES - 1 - self._best.remainder(_PLACES)
         return torch.where(self._best == _NEVER, -1, places)

@@ -79,7 +79,7 @@ class Expected:
         if not allowed.all():
             row = int((~allowed).nonzero()[0])
             return f"row {row} of {len(same)} left at layer {int(layers[row])}, not {int(self.exits[row])}"
-        found, wanted = (either.double().cpu()[same] for either in (vectors, self.vectors))
-        worst = F.cosine_similarity(found, wanted, dim=-1).min().item() if same.any() else 1.0
+        computed, wanted = (either.double().cpu()[same] for either in (vectors, self.vectors))
+        worst = F.cosine_similarity(computed, wanted, dim=-1).min().item() if same.any() else 1.0
         # Not the other way round: what is not a number does not agree.
         return None if worst >= least else f"cosine {worst:.5f} to the vectors, at least {least} was expected"

@@ -72,13 +72,13 @@ def _hub(source: HubCollection) -> list[Path]:
     root = fetch(source.repo, source.revision, patterns, "dataset", required=patterns)
     paths: list[Path] = []
     for pattern in patterns:
-        found = matching(root, pattern)
-        if len(found) != 1:
+        matches = matching(root, pattern)
+        if len(matches) != 1:
             raise UserError(
                 f"dataset {source.repo} at commit {source.revision}: expected one file {pattern!r}, "
-                f"found {len(found)}"
+                f"found {len(matches)}"
             )
-        paths += found
+        paths += matches
     return paths
 
 

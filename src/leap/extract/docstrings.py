@@ -48,10 +48,10 @@ def read_docstrings(packages: Sequence[str]) -> list[Docstring]:
     Raises:
         UserError: a package is not installed or has no Python files.
     """
-    found: list[Docstring] = []
+    docstrings: list[Docstring] = []
     for package in bar(packages, desc="docstrings", unit="package"):
-        found += _read_package(package)
-    return found
+        docstrings += _read_package(package)
+    return docstrings
 
 
 @cache  # training text and a retrieval collection name the same packages

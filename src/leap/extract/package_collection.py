@@ -58,13 +58,13 @@ def docstring_collection(
 def _body(docstring: Docstring) -> str:
     """The rest of a docstring without what repeats its summary, "" if too short."""
     summary = set(_WORDS.findall(docstring.summary.lower()))
-    kept = [sentence for sentence in docstring.sentences[1:] if _overlap(sentence, summary) < MAX_OVERLAP]
-    words = " ".join(kept).split()
+    sentences = [sentence for sentence in docstring.sentences[1:] if _overlap(sentence, summary) < MAX_OVERLAP]
+    words = " ".join(sentences).split()
     if len(words) < MIN_BODY_WORDS:
         return ""
-    while len(" ".join(kept).split()) > MAX_BODY_WORDS and len(kept) > 1:
-        kept.pop()
-    return " ".join(kept)
+    while len(" ".join(sentences).split()) > MAX_BODY_WORDS and len(sentences) > 1:
+        sentences.pop()
+    return " ".join(sentences)
 
 
 def _overlap(sentence: str, summary: set[str]) -> float:

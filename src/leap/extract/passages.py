@@ -13,7 +13,7 @@ from leap.core.settings.data import PassageSettings
 _SENTENCE_ENDS = (".", "!", "?", "…")
 
 
-def with_passages(
+def add_passages(
     rows: Iterable[tuple[str, str]], settings: PassageSettings, seed: int, counts: dict[str, dict[str, int]]
 ) -> Iterator[tuple[str, str]]:
     """Yield the rows, and among them passages of sentences that came before.

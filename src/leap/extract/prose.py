@@ -33,7 +33,7 @@ _DEFINITION = re.compile(r"[*`\w.,\[\] ()'\"=|/-]{1,60}(?<!\s)\s*(?:\s:\s|\s--?\
 def paragraphs(docstring: str) -> Iterator[str]:
     """Yield the paragraphs of prose in a docstring (as `ast.get_docstring` gives it), each as one plain line."""
     lines = docstring.expandtabs().splitlines()
-    kept: list[str] = []
+    prose: list[str] = []
     skip: int | None = None  # drop lines indented deeper than this
     section = False  # inside a reference section with an underlined header
     block = False  # inside a doctest or a table, which end at an empty line
@@ -54,7 +54,7 @@ def paragraphs(docstring: str) -> Iterator[str]:
         if below[:1] in _RULES and text and _UNDERLINE.fullmatch(below) and not _UNDERLINE.fullmatch(text):
             section = _HEADER.fullmatch(text.rstrip(":")) is not None
             text = ""
-        elif section and not kept:
+        elif section and not prose:
             continue
         if section or (text[:1] in _RULES and _UNDERLINE.fullmatch(text)):
             text = ""
@@ -69,17 +69,17 @@ def paragraphs(docstring: str) -> Iterator[str]:
         new = _KEPT_HEADER.match(text + " ")
         text = text[new.end() :] if new else text
         bullet = _BULLET.match(text)
-        if kept and (not text or new or bullet or directive):
-            yield from _joined(kept)
-            kept = []
+        if prose and (not text or new or bullet or directive):
+            yield from _joined(prose)
+            prose = []
         if bullet:
             text = text[bullet.end() :]
-        if text and not kept and _DEFINITION.match(text):
+        if text and not prose and _DEFINITION.match(text):
             skip, text = indent, ""
         if text.endswith("::"):
             skip = indent
         if text:
-            kept.append(text)
+            prose.append(text)
 
 
 def _joined(lines: list[str]) -> Iterator[str]:
@@ -152,9 +152,9 @@ def is_prose(sentence: str) -> bool:
         return False
     if sentence.count("(") != sentence.count(")") or sentence.count('"') % 2 or _LEFTOVERS.search(sentence):
         return False
-    found = _WORD.findall(sentence.lower())
-    if 5 * sum(word in _FUNCTION_WORDS for word in found) < len(words):
+    lower_words = _WORD.findall(sentence.lower())
+    if 5 * sum(word in _FUNCTION_WORDS for word in lower_words) < len(words):
         return False
     if _CODE.search(sentence) and 10 * sum(_CODE.search(word) is not None for word in words) > len(words):
         return False
-    return sum(map(len, found)) >= 0.9 * sum(map(len, words)) - 3
+    return sum(map(len, lower_words)) >= 0.9 * sum(map(len, words)) - 3

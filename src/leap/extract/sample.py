@@ -14,7 +14,7 @@ from leap.core.errors import UserError
 from leap.core.files import whole_file
 from leap.core.settings.data import PassageSettings
 from leap.data.cleaning import EvaluationTexts, clean, fingerprint, split_sentences
-from leap.extract.passages import with_passages
+from leap.extract.passages import add_passages
 
 BUCKETS = 64
 ROW_GROUP = 20_000
@@ -89,12 +89,12 @@ def write_sample(
                         order = fingerprint(text, seed)
                         files[order * BUCKETS >> 64].write(f"{order:016x}\t{source}\t{text}\n")
         share, aside = held_out or (0.0, None)
-        kept = stack.enter_context(_Rows.to(temporary))
+        sample = stack.enter_context(_Rows.to(temporary))
         other = stack.enter_context(_Rows.to(stack.enter_context(whole_file(aside)))) if aside else None
         unique = (row for path in buckets for row in _unique(path, counts))
         rows = _sampled(unique, max_sentences, share, seed, other, counts)
-        for row in with_passages(rows, passages, seed, counts) if passages else rows:
-            kept.add(row)
+        for row in add_passages(rows, passages, seed, counts) if passages else rows:
+            sample.add(row)
         if not any(count["kept"] for count in counts.values()):
             raise UserError(f"no sentence is left for {target}: read, and why not kept, by source: {counts}")
     return counts

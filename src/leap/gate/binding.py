@@ -1,4 +1,4 @@
-"""What evidence is bound to: it must be about this model, these settings, these data and this code.
+"""The binding of evidence: it must be about this model, these settings, these data and this code.
 
 `read_evidence` compares weights and exit rule; here is the rest. A git commit is recorded in the evidence but
 not compared, since a commit of other files changes no number: the code that measured is compared module by
@@ -21,20 +21,20 @@ def refuse_unbound(evidence: Evidence, settings: Settings, root: Path) -> None:
     data that are different now, or by code that is different now.
     """
     data: dict[str, str] = {}
-    found = []
+    faults = []
     for name, path in evidence_files(evidence.variant, evidence.seed, settings, root).items():
         content = content_of(evidence, name)
         if content is not None:
-            found += [f"{path} {fault}" for fault in _faults(name, content, evidence, settings, data)]
-    if found:
-        lines = "\n".join(f"  - {line}" for line in found)
+            faults += [f"{path} {fault}" for fault in _faults(name, content, evidence, settings, data)]
+    if faults:
+        lines = "\n".join(f"  - {line}" for line in faults)
         raise UserError(
             f"the evidence of {evidence.variant}-{evidence.seed} is refused:\n{lines}\n"
             "`dvc repro` measures again what is out of date; delete a file to have it measured again"
         )
 
 
-def bound_to(evidence: Evidence) -> dict[str, Any]:
+def list_bindings(evidence: Evidence) -> dict[str, Any]:
     """List what a verdict rests on: exit rule, data, commits and hardware, and the checksum of every file."""
     files = {"diagnose": evidence.diagnose, "latency": evidence.latency}
     files |= {f"sts/{name}": content for name, content in evidence.sts.items()}

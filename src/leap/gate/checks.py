@@ -137,10 +137,10 @@ def _verdict(
         return False, f"{what} is missing or not a finite number in the evidence"
     if not math.isfinite(judged):
         return False, f"{what} is not a finite number"
-    found, limit = _told_apart(judged, threshold)
+    value, limit = _told_apart(judged, threshold)
     if holds(judged, threshold):
-        return True, f"{what} {found} {sign} {limit}"
-    return False, f"{what} {found} {failing} {limit}"
+        return True, f"{what} {value} {sign} {limit}"
+    return False, f"{what} {value} {failing} {limit}"
 
 
 def _told_apart(value: float, threshold: float) -> tuple[str, str]:

@@ -56,12 +56,16 @@ def judge_folder(settings: Settings, folder: Path, models: Path | None = None) -
             f"{folder} holds no evidence: name a folder such as evaluations/leap-1, which has diagnose.json"
         )
     verdicts = []
-    for found in folders:
-        head = read_evidence_file(found / "diagnose.json")
+    for folder_of_one in folders:
+        head = read_evidence_file(folder_of_one / "diagnose.json")
         variant, seed = str(head.get("variant")), head.get("seed")
-        if found.name != f"{variant}-{seed}" or not isinstance(seed, int):
-            raise UserError(f"{found} holds the evidence of {variant}-{seed}: its name must be that")
-        root = found.parent.relative_to(Path.cwd()) if found.is_relative_to(Path.cwd()) else found.parent
+        if folder_of_one.name != f"{variant}-{seed}" or not isinstance(seed, int):
+            raise UserError(f"{folder_of_one} holds the evidence of {variant}-{seed}: its name must be that")
+        root = (
+            folder_of_one.parent.relative_to(Path.cwd())
+            if folder_of_one.is_relative_to(Path.cwd())
+            else folder_of_one.parent
+        )
         verdicts.append(judge_checkpoint(settings, variant, seed, root, models)[1])
     return verdicts
 

@@ -34,7 +34,7 @@ class Measured:
     not_applicable: str | None = None
     # Why the number cannot be had or does not count.
     fault: str | None = None
-    # What a person should know beside the number.
+    # What a person should know in addition to the number.
     note: str | None = None
 
 
@@ -52,9 +52,9 @@ def expand(metric: str, evidence: Evidence, named: Iterable[str] = ()) -> list[s
     if not star:
         return [metric]
     names = sorted({"retrieval": evidence.retrieval, "sts": evidence.sts}.get(root, {}))
-    found = [f"{root}.{name}{rest}" for name in names]
+    expanded = [f"{root}.{name}{rest}" for name in names]
     # A star that stands for nothing stays as it is: it resolves to nothing, and that fails.
-    return [path for path in found if path not in set(named)] if found else [metric]
+    return [path for path in expanded if path not in set(named)] if expanded else [metric]
 
 
 def scope(metric: str, primary_set: str) -> str:
@@ -157,7 +157,7 @@ def main_figures(evidence: Evidence, settings: Settings, passed: bool) -> dict[s
         return measure(metric, evidence, settings.evaluation.primary_set, {}).value
 
     retrieval = {
-        mode: [number(found.get(f"ndcg_at_10_{mode}")) for found in evidence.retrieval.values()]
+        mode: [number(collection.get(f"ndcg_at_10_{mode}")) for collection in evidence.retrieval.values()]
         for mode in ("full", "query_exit", "exit")
     }
     # The mean of all collections or none: a mean of some would mislead.
@@ -196,17 +196,17 @@ def number(value: Any) -> float | None:
 
 
 def _of_data_set(metric: str, root: str, name: str, key: str, evidence: Evidence, rivals: Rivals) -> Measured:
-    found = _set(root, name, evidence)
-    n = _count(found, "n" if root == "sts" else "n_queries")
+    content = _set(root, name, evidence)
+    n = _count(content, "n" if root == "sts" else "n_queries")
     if key in RIVALS:
         return _against(metric, root, name, key, evidence, rivals, n)
     if key == "old_index_drop":
-        return _in_old_index(metric, found, evidence, n)
+        return _in_old_index(metric, content, evidence, n)
     if key == "drop_vs_full":
-        full, exited = (number(found.get(figure)) for figure in QUALITY[root])
+        full, exited = (number(content.get(figure)) for figure in QUALITY[root])
         return Measured(metric, relative_drop(exited, full), n)
     interval = {"spearman_exit": "ci95", "spearman_full": "ci95_full"}.get(key, f"{key}_ci95")
-    return Measured(metric, number(found.get(key)), n, _pair(found.get(interval)))
+    return Measured(metric, number(content.get(key)), n, _pair(content.get(interval)))
 
 
 def _in_old_index(metric: str, found: dict[str, Any], evidence: Evidence, n: int | None) -> Measured:

@@ -6,7 +6,7 @@ from leap.core.columns import columns
 from leap.core.environment import hardware, this_hardware
 from leap.core.settings import Settings
 from leap.evidence.evidence_file import Evidence
-from leap.gate.binding import bound_to
+from leap.gate.binding import list_bindings
 from leap.gate.checks import passes, run_checks
 from leap.gate.metrics import Rivals, measure
 
@@ -36,7 +36,7 @@ def verdict_of(settings: Settings, evidence: Evidence, rivals: Rivals) -> dict[s
             "measured_on": hardware((evidence.latency or {}).get("environment", {})),
             "target": targets,
         },
-        "bound_to": bound_to(evidence),
+        "bound_to": list_bindings(evidence),
     }
 
 

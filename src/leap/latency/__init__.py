@@ -1,1 +1,1 @@
-"""How long a model takes, on a CPU and on a GPU, and what that costs."""
+"""Latency on a CPU and on a GPU, and what it costs."""

@@ -18,7 +18,7 @@ MS_AN_HOUR = 3_600_000
 
 @dataclass(frozen=True)
 class Spending:
-    """What is known next to the latency.
+    """Volume and prices, in addition to the latency.
 
     daily: texts embedded a day.
     training_hours: machine hours of the one training.
@@ -95,31 +95,31 @@ def amortisation(latency: dict[str, Any], batch: int, spending: Spending) -> dic
     }
 
 
-def lines(found: dict[str, Any], spending: Spending, batch: int, machine: str) -> Iterator[str]:
+def lines(cost: dict[str, Any], spending: Spending, batch: int, machine: str) -> Iterator[str]:
     """Put the estimate into words."""
     priced = (spending.training_price, spending.serving_price) != (1.0, 1.0)
     unit = "" if priced else " hours"
     yield f"Measured on {machine}, batch {batch}:"
     yield (
-        f"  full depth {found['ms_full']:.3f} ms a text, early exit {found['ms_exit']:.3f} ms "
-        f"({found['speed_up']:.2f}x, {found['expected_layers']:.1f} of {found['depth']:g} layers)"
+        f"  full depth {cost['ms_full']:.3f} ms a text, early exit {cost['ms_exit']:.3f} ms "
+        f"({cost['speed_up']:.2f}x, {cost['expected_layers']:.1f} of {cost['depth']:g} layers)"
     )
     yield f"At {spending.daily:,} texts a day:"
     yield (
-        f"  {found['hours_full']:.2f} machine hours a day at full depth, {found['hours_exit']:.2f} with "
-        f"exits: {found['hours_saved_a_week']:.2f} hours saved a week"
+        f"  {cost['hours_full']:.2f} machine hours a day at full depth, {cost['hours_exit']:.2f} with "
+        f"exits: {cost['hours_saved_a_week']:.2f} hours saved a week"
     )
     if priced:
-        yield f"  {found['saved_a_week']:.2f} saved a week at {spending.serving_price:g} an hour"
-    yield f"Training cost once: {found['training_cost']:.2f}{unit}"
-    if found["days_to_pay_back"] is None:
+        yield f"  {cost['saved_a_week']:.2f} saved a week at {spending.serving_price:g} an hour"
+    yield f"Training cost once: {cost['training_cost']:.2f}{unit}"
+    if cost["days_to_pay_back"] is None:
         yield "It is never paid back: early exit is not faster than full depth here."
     else:
         yield (
-            f"It is paid back after {found['days_to_pay_back']:,.1f} days ({found['texts_to_pay_back']:,} texts)."
+            f"It is paid back after {cost['days_to_pay_back']:,.1f} days ({cost['texts_to_pay_back']:,} texts)."
         )
-    if found["pays_below_layer"] is not None:
-        yield f"The checks pay where texts leave below layer {found['pays_below_layer']:.1f} on average."
+    if cost["pays_below_layer"] is not None:
+        yield f"The checks pay where texts leave below layer {cost['pays_below_layer']:.1f} on average."
     if not priced:
         yield "An hour of training counts as one of serving; give both prices if they differ."
 

@@ -1,4 +1,4 @@
-"""What `leap latency` says: any model's latency on this machine."""
+"""The output of `leap latency`: any model's latency on this machine."""
 
 from collections.abc import Sequence
 from pathlib import Path

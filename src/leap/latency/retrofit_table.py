@@ -1,4 +1,4 @@
-"""What a retrofit gives: by layer, the neighbours that queries keep in two indices, and their time."""
+"""The outcome of a retrofit: by layer, the neighbours that queries keep in two indices, and their time."""
 
 import time
 from collections.abc import Sequence

@@ -269,8 +269,8 @@ def _rows_of(
     paths |= others
     on_card = model.device.type == "cuda"
     forwards = {name: path.forward for name, path in paths.items()}
-    times = timed(forwards, batches, warmup, latency_cuda.burst_timer() if on_card else cpu_timer)
-    singles = timed(forwards, batches, 0, latency_cuda.single_timer) if on_card else {}
+    times = time_paths(forwards, batches, warmup, latency_cuda.burst_timer() if on_card else cpu_timer)
+    singles = time_paths(forwards, batches, 0, latency_cuda.single_timer) if on_card else {}
     shared = {
         "batch": batches[0].rows,
         "length": length,
@@ -315,7 +315,7 @@ def speed_up(slow: Times, fast: Times, seed: int) -> tuple[float, list[float]]:
     return float(np.median(slow) / np.median(fast)), percentile_interval([ratios])
 
 
-def timed(
+def time_paths(
     paths: dict[str, Forward], batches: Sequence[Batch], warmup: int, timer: Callable[[Forward, Batch], float]
 ) -> dict[str, Times]:
     """Time every path on every batch, a round (one batch) after the other, PASSES times.
@@ -360,8 +360,8 @@ def event_figures(milliseconds: Times | None) -> dict[str, float]:
     """Return percentiles of single calls between CUDA events; nothing where there are none."""
     if milliseconds is None:
         return {}
-    found = np.percentile(milliseconds, [50, 95, 99])
-    return {f"ms_event_p{percent}": float(value) for percent, value in zip((50, 95, 99), found, strict=True)}
+    percentiles = np.percentile(milliseconds, [50, 95, 99])
+    return {f"ms_event_p{percent}": float(value) for percent, value in zip((50, 95, 99), percentiles, strict=True)}
 
 
 def is_mixed(exits: Tensor) -> bool:

@@ -1,7 +1,7 @@
-"""What is timed on a CUDA card beside the rivals, and by which clock.
+"""Timing on a CUDA card: what is timed, and by which clock.
 
 full, exit, monitored and truncated run by the fast path that the model takes for such batches
-(`leap.exits.paths`), with their inputs placed beforehand. Beside them stand the same layers without it:
+(`leap.exits.paths`), with their inputs placed beforehand. Next to them stand the same layers without it:
 
 graph, graph_truncated    PyTorch's operations in one CUDA graph a batch: the best that full depth had so far
 eager, eager_exit         layer by layer, each exit test waited for by the host
@@ -72,14 +72,14 @@ def plain_calls(model: LeapEncoder, rule: ExitRule, cut: int, batches: Sequence[
     """Return calls of the same layers in CUDA graphs, and layer by layer."""
     encoder, depth = model.encoder, model.depth
     return {
-        "graph": captured(lambda batch: layer_forward(encoder, batch, depth), batches),
-        "graph_truncated": captured(lambda batch: layer_forward(encoder, batch, cut), batches),
+        "graph": capture(lambda batch: layer_forward(encoder, batch, depth), batches),
+        "graph_truncated": capture(lambda batch: layer_forward(encoder, batch, cut), batches),
         "eager": lambda batch: layer_forward(encoder, batch, depth),
         "eager_exit": lambda batch: exit_forward(encoder, batch, rule),
     }
 
 
-def captured(forward: Forward, batches: Sequence[Batch]) -> Forward:
+def capture(forward: Forward, batches: Sequence[Batch]) -> Forward:
     """Capture a call as one CUDA graph a batch."""
     graphs: dict[int, Any] = {}
     pool = torch.cuda.graph_pool_handle()

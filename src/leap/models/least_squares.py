@@ -46,7 +46,7 @@ class LeastSquares:
         return solution.float()
 
 
-def solved(batches: Iterable[tuple[Tensor, Tensor]], ridge: float) -> Tensor:
+def solve_batches(batches: Iterable[tuple[Tensor, Tensor]], ridge: float) -> Tensor:
     """Return the coefficients for batches of inputs and targets, as `LeastSquares` takes and gives them."""
     sums = LeastSquares()
     for inputs, targets in batches:

@@ -11,11 +11,11 @@ from torch.nn import functional as F
 from leap.core.settings.studies import Study
 from leap.data.pairs import Pairs
 from leap.evaluate.encode import layer_vectors
-from leap.evaluate.layers import interpolated, layer_overlaps, layer_rows, share_below
+from leap.evaluate.layers import interpolate, layer_overlaps, layer_rows, share_below
 from leap.evaluate.strategies import Strategy
 from leap.evidence.spearman import Array, spearman
 from leap.exits import ExitRule, LeapEncoder
-from leap.exits.neighbours import KeptNeighbours, neighbours, overlap
+from leap.exits.neighbours import NeighbourOverlap, neighbours, overlap
 from leap.exits.rules import at_layers, consecutive_similarity, converged, first_layer_at, near_final, patient
 
 Row = dict[str, Any]
@@ -88,13 +88,15 @@ def usual(taken: Measured, rule: ExitRule) -> Row:
     exited = taken.figures(converged(taken.pooled, rule))
     oracle = near_final(taken.pooled, rule.threshold)
     by_layer = [taken.correlation(layer) for layer in taken.pooled[1:]]
-    layers = layer_rows(taken.pooled, rule, layer_overlaps(KeptNeighbours(taken.pooled, taken.reference.shape[1])))
+    layers = layer_rows(
+        taken.pooled, rule, layer_overlaps(NeighbourOverlap(taken.pooled, taken.reference.shape[1]))
+    )
     return {
         "depth": taken.depth,
         "rule": {"threshold": rule.threshold, "min_layer": rule.min_layer, "patience": rule.patience},
         "spearman_full": by_layer[-1],
         "spearman_exit": exited.pop("spearman"),
-        "spearman_truncated": interpolated(by_layer, exited["expected_layers"]),
+        "spearman_truncated": interpolate(by_layer, exited["expected_layers"]),
         **exited,
         "oracle": taken.figures(oracle),
         "layers": [{**row, "spearman": correlation} for row, correlation in zip(layers, by_layer, strict=True)],

@@ -15,7 +15,7 @@ from leap.data.pairs import Pairs
 from leap.exits import ExitRule, LeapEncoder
 from leap.exits.forward import exit_forward, layer_forward
 from leap.exits.rules import converged
-from leap.latency.timing import PASSES, Forward, Times, cpu_timer, random_batches, speed_up, spread, timed
+from leap.latency.timing import PASSES, Forward, Times, cpu_timer, random_batches, speed_up, spread, time_paths
 from leap.studies.figures import Row, measured
 
 
@@ -82,4 +82,4 @@ def _times(
     for name, model in models.items():
         paths[f"{name} full"] = partial(layer_forward, model.encoder, layer=model.depth)
         paths[f"{name} exit"] = partial(exit_forward, model.encoder, policy=rule)
-    return timed(paths, batches, settings.warmup, cpu_timer)
+    return time_paths(paths, batches, settings.warmup, cpu_timer)

@@ -85,7 +85,7 @@ class ExitLoss(nn.Module):
 
     def forward(self, sentence_features: Iterable[dict[str, Tensor]], labels: Tensor) -> Tensor:
         """Compute the wrapped loss and the exit terms of all texts that it encoded."""
-        model = unwrapped(self.model)
+        model = unwrap(self.model)
         with all_layers(model) as captured:
             total: Tensor = self.loss(sentence_features, labels)
         batches = [pooled_layers(model, features) for features in captured]
@@ -98,23 +98,23 @@ class ExitLoss(nn.Module):
         pooled = pooled.float()
         early, final = pooled[:-1], pooled[-1].detach()
         wanted = {name for name, weight in self.weights.items() if weight > 0}
-        found: dict[str, Tensor] = {}
+        weighted: dict[str, Tensor] = {}
         if not len(early):
-            return found
+            return weighted
         if "beta" in wanted:
             uniform = torch.ones(len(early), device=pooled.device)
-            found["beta"] = terms.exit_loss(
+            weighted["beta"] = terms.exit_loss(
                 early, final, uniform, tau=self.tau, kind=self.margin, slope=self.slope
             )
         if "exit_contrast" in wanted and pooled.shape[1] > 1:
             each = [terms.contrastive_loss(layer, final, self.tau_c) for layer in early]
-            found["exit_contrast"] = torch.stack(each).mean()
+            weighted["exit_contrast"] = torch.stack(each).mean()
         late_from = self.late_from or max(1, len(pooled) // 2)
         if "epsilon" in wanted and late_from < len(pooled):
-            found["epsilon"] = terms.late_loss(pooled[late_from - 1 : -1], final)
+            weighted["epsilon"] = terms.late_loss(pooled[late_from - 1 : -1], final)
         if "gamma" in wanted:
-            found["gamma"] = terms.redundancy_loss(pooled, self.redundancy_clip)
-        return found
+            weighted["gamma"] = terms.redundancy_loss(pooled, self.redundancy_clip)
+        return weighted
 
     def get_config_dict(self) -> dict[str, Any]:
         """Describe the loss for a tracker and the model card."""
@@ -129,7 +129,7 @@ class ExitLoss(nn.Module):
         }
 
 
-def unwrapped(model: Any) -> Any:
+def unwrap(model: Any) -> Any:
     """Return the SentenceTransformer within DistributedDataParallel and torch.compile.
 
     Raises:

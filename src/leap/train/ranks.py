@@ -84,7 +84,7 @@ def start_processes(processes: int) -> None:
 
 
 @contextmanager
-def joined(device: torch.device) -> Iterator[Ranks]:
+def join_processes(device: torch.device) -> Iterator[Ranks]:
     """Join the processes that torchrun started, or yield this one alone.
 
     CUDA talks by NCCL, a CPU by gloo. Raises UserError where there are more processes than GPUs.

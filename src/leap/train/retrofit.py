@@ -56,7 +56,7 @@ def sha256_of_text(text: str) -> str:
 
 @dataclass(frozen=True)
 class Training:
-    """How long and on what: a GPU takes larger batches, and with them a higher rate."""
+    """Length and rate of a training: a GPU takes larger batches, and with them a higher rate."""
 
     epochs: int
     batch_size: int

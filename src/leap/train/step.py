@@ -18,7 +18,7 @@ Update = Callable[["StepInput"], Tensor]
 
 @dataclass(frozen=True)
 class StepInput:
-    """What a step needs, on the device.
+    """A step's input, on the device.
 
     batch: the student's tokens. teacher: what `Teacher.vectors` turns into targets.
     progress: share of the training done, and rate: the learning rate, 0-dimensional float32 tensors.

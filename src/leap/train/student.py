@@ -1,4 +1,4 @@
-"""How a student starts, and how it is saved for Hugging Face, sentence-transformers and LeapEncoder."""
+"""The student: its start, and how it is saved for Hugging Face, sentence-transformers and LeapEncoder."""
 
 import json
 from dataclasses import replace
@@ -209,9 +209,9 @@ def _taught(settings: StudentSettings, teacher_folder: Path) -> Encoder | Refere
     if isinstance(teacher, Encoder):
         return _fitting(teacher, settings, teacher_folder)
     for key in ("layers", "width"):
-        found, wanted = getattr(teacher.config, key), getattr(settings, key)
-        if found != wanted:
-            raise UserError(f"student.{key} is {wanted}, but the teacher that it starts from has {found}")
+        own, wanted = getattr(teacher.config, key), getattr(settings, key)
+        if own != wanted:
+            raise UserError(f"student.{key} is {wanted}, but the teacher that it starts from has {own}")
     _check_length(settings, teacher.config.max_tokens)
     return teacher.trainable()
 
@@ -219,7 +219,7 @@ def _taught(settings: StudentSettings, teacher_folder: Path) -> Encoder | Refere
 def _fitting(encoder: Encoder, settings: StudentSettings, folder: Path) -> Encoder:
     shape = ("width", "heads", "intermediate")
     for key in ("layers", *shape) if isinstance(settings.start, TeacherStart) else shape:
-        found, wanted = getattr(encoder.config, key), getattr(settings, key)
-        if found != wanted:
-            raise UserError(f"student.{key} is {wanted}, but the weights it starts from have {found}: {folder}")
+        own, wanted = getattr(encoder.config, key), getattr(settings, key)
+        if own != wanted:
+            raise UserError(f"student.{key} is {wanted}, but the weights it starts from have {own}: {folder}")
     return encoder

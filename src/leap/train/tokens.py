@@ -44,7 +44,7 @@ class TokenizedText:
         return cls(np.concatenate(parts), np.array(lengths, dtype=np.int64))
 
     @classmethod
-    def kept(
+    def cached(
         cls, folder: Path, sentences: Sequence[str], tokenizer: SentenceTokenizer | LibraryTokenizer
     ) -> "TokenizedText":
         """The same from `folder`, where every variant finds what the first one tokenized.
@@ -54,27 +54,27 @@ class TokenizedText:
         key = sha256_of_json([sha256_of_sentences(sentences), tokenizer.sha256, tokenizer.max_length])
         path = folder / f"{key}.safetensors"
         try:
-            found, _ = load_with_checksum(path)
+            stored, _ = load_with_checksum(path)
         except (OSError, DamagedError) as error:
             if not isinstance(error, FileNotFoundError):
-                log.warning("%s is damaged (%s): the text is tokenized anew", path, error)
+                log.warning("%s is damaged (%s): the text is tokenized again", path, error)
             text = cls.of(sentences, tokenizer)
-            with whole_file(path) as beside:
+            with whole_file(path) as temporary:
                 save_with_checksum(
-                    {"ids": torch.from_numpy(text._ids), "lengths": torch.from_numpy(text.lengths)}, beside
+                    {"ids": torch.from_numpy(text._ids), "lengths": torch.from_numpy(text.lengths)}, temporary
                 )
             return text
-        return cls(found["ids"].numpy(), found["lengths"].numpy())
+        return cls(stored["ids"].numpy(), stored["lengths"].numpy())
 
     def __len__(self) -> int:
         return len(self.lengths)
 
     def counts(self, vocabulary: int) -> Tensor:
         """Count how often each token occurs, [vocabulary] int64."""
-        found = np.zeros(vocabulary, dtype=np.int64)
+        counts = np.zeros(vocabulary, dtype=np.int64)
         for start in range(0, len(self._ids), COUNTED_TOGETHER):  # bincount makes an int64 copy
-            found += np.bincount(self._ids[start : start + COUNTED_TOGETHER], minlength=vocabulary)
-        return torch.from_numpy(found)
+            counts += np.bincount(self._ids[start : start + COUNTED_TOGETHER], minlength=vocabulary)
+        return torch.from_numpy(counts)
 
     def batch(self, rows: Rows) -> Batch:
         """Return the sentences of `rows`, which are in ascending length."""

@@ -82,7 +82,7 @@ def train_student(
     cache = open_teacher(cache_folder, sentences, teacher, device, variant.train.precision)
     tokenizer_folder = student_tokenizer_folder(variant.student, teacher.folder)
     start = open_model(tokenizer_folder, variant.train.max_length)
-    text = TokenizedText.kept(cache_folder.with_name("tokens"), sentences, start.tokenizer)
+    text = TokenizedText.cached(cache_folder.with_name("tokens"), sentences, start.tokenizer)
     counts = text.counts(start.encoder.config.vocabulary)
     encoder, projection = start_student(variant.student, teacher.folder, counts, seed)
     loss = objective(variant.loss, variant.student.layers, variant.student.width, cache.width, ranks.gather)

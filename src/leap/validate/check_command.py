@@ -48,10 +48,10 @@ def _estimated(settings: Settings, downloads: int) -> Iterator[str]:
         )
     except (OSError, ValueError, KeyError, TypeError):
         raise UserError(f"{path} does not say how large the teacher is") from None
-    found = estimate(settings, shape, downloads)
-    if found is not None:
-        low, high = found.hours
+    cost = estimate(settings, shape, downloads)
+    if cost is not None:
+        low, high = cost.hours
         yield (
-            f"on one NVIDIA L4 (24 GB), estimated: {found.students} students in {low:.0f} to {high:.0f} hours, "
-            f"{found.memory:.1f} GB of its memory, {found.disk:.1f} GB of disk and DVC's copy of it"
+            f"on one NVIDIA L4 (24 GB), estimated: {cost.students} students in {low:.0f} to {high:.0f} hours, "
+            f"{cost.memory:.1f} GB of its memory, {cost.disk:.1f} GB of disk and DVC's copy of it"
         )

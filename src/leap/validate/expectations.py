@@ -79,7 +79,7 @@ class _Longer:
         self._tokenizer.no_padding()
 
     def __call__(self, texts: list[str]) -> list[int]:
-        return [int(len(found) > self._max_length) for found in self._tokenizer.encode_batch_fast(texts)]
+        return [int(len(encoding) > self._max_length) for encoding in self._tokenizer.encode_batch_fast(texts)]
 
 
 def _batches(path: Path) -> Iterator[tuple[dict[str, str], Batch]]:

@@ -110,14 +110,14 @@ def ask_for_inputs(settings: Settings) -> list[Asked]:
     for key, source in _on_the_hub(settings):
         is_model = isinstance(source, HubModel)
         try:
-            found = ask_hub(source.repo, source.revision, "model" if is_model else "dataset")
-            wanted = _wanted(source, list(found.files))
+            repository = ask_hub(source.repo, source.revision, "model" if is_model else "dataset")
+            wanted = _wanted(source, list(repository.files))
         except UserError as error:
             mistakes.append(f"{key}: {error}")
             continue
-        files = [name for name in found.files if name in wanted]
+        files = [name for name in repository.files if name in wanted]
         answers.append(
-            Asked(key, source.repo, len(files), sum(found.files[name] for name in files), found.license)
+            Asked(key, source.repo, len(files), sum(repository.files[name] for name in files), repository.license)
         )
     if mistakes:
         raise UserError(

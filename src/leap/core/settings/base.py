@@ -1,4 +1,4 @@
-"""What every settings block shares: frozen, typed, unknown keys refused."""
+"""The base of every settings block: frozen, typed, unknown keys refused."""
 
 from typing import Annotated
 

@@ -31,32 +31,32 @@ def variant_contradictions(blocks: Content, ready: bool) -> list[str]:
 
     `ready` is for a ready checkpoint, whose depth is known, and compared, only when it loads.
     """
-    found = []
+    mistakes = []
     longest, trained = number(blocks, "student.max_length"), number(blocks, "train.max_length")
     if longest is not None and trained is not None and trained > longest:
-        found.append(f"train.max_length: {trained} is above student.max_length {longest}")
+        mistakes.append(f"train.max_length: {trained} is above student.max_length {longest}")
     depth = number(blocks, "student.layers")
     if ready or depth is None:
-        return found
+        return mistakes
     anchor, start = at(blocks, "loss.anchor"), at(blocks, "student.start.kind")
     if isinstance(anchor, float | int) and anchor > 0 and start is not None and start != "teacher":
-        found.append(
+        mistakes.append(
             f"loss.anchor: {anchor} keeps full depth near the weights that the training starts from, which needs "
             f"student.start {{kind: teacher}}, not {start}"
         )
-    found += _heads(blocks, depth)
+    mistakes += _heads(blocks, depth)
     minimum, gap = number(blocks, "exit.min_layer"), number(blocks, "exit.patience")
     if minimum is not None and minimum > depth:
-        found.append(f"exit: min_layer {minimum} is above the depth, student.layers {depth}")
+        mistakes.append(f"exit: min_layer {minimum} is above the depth, student.layers {depth}")
     if gap is not None and gap >= depth:
-        found.append(f"exit: patience {gap} must be below the depth, student.layers {depth}")
+        mistakes.append(f"exit: patience {gap} must be below the depth, student.layers {depth}")
     queries = number(blocks, "exit.query_layer")
     if queries is not None and queries > depth:
-        found.append(f"exit: query_layer {queries} is above the depth, student.layers {depth}")
+        mistakes.append(f"exit: query_layer {queries} is above the depth, student.layers {depth}")
     drawn = number(blocks, "loss.layers_per_step")
     if drawn is not None and drawn > depth:
-        found.append(f"loss.layers_per_step: {drawn} is above the depth, student.layers {depth}")
-    return found
+        mistakes.append(f"loss.layers_per_step: {drawn} is above the depth, student.layers {depth}")
+    return mistakes
 
 
 def _heads(blocks: Content, depth: int) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""How models are measured."""
+"""Settings of measurements and of tracking."""
 
 import re
 from itertools import pairwise

@@ -36,7 +36,7 @@ class Check(Block):
 
 
 class CardSettings(Block):
-    """What the model card says that the project's files cannot."""
+    """The model card's facts that the project's files do not have."""
 
     # SPDX identifiers in lower case, as the hub's front matter has them.
     license: str = Field(min_length=1)
@@ -48,7 +48,7 @@ class CardSettings(Block):
 
 
 class GateSettings(Block):
-    """What the registry promotes, and by which checks."""
+    """The checks by which the registry promotes."""
 
     # null: leap-<names of data.sources>
     registered_model: Annotated[str, Field(pattern=r"^[A-Za-z0-9][\w.-]*$")] | None = None

@@ -78,7 +78,7 @@ class PairColumns(Block):
 
 
 class PairSetting(Block):
-    """What a set of sentence pairs measures: graded `similarity` (STS-B) or `duplicates` (QQP, 0/1)."""
+    """A set of sentence pairs: graded `similarity` (STS-B) or `duplicates` (QQP, 0/1)."""
 
     task: Literal["similarity", "duplicates"] = "similarity"
     columns: PairColumns = PairColumns()
@@ -97,7 +97,7 @@ PairSource = Annotated[HubPairs | LocalPairs, Field(discriminator="kind")]
 
 
 class RetrievalSetting(Block):
-    """How a BEIR collection is scored."""
+    """Scoring of a BEIR collection."""
 
     # BEIR leaves the query's own id out of the ranking where queries are documents (ArguAna, Quora).
     skip_own_id: bool = False

@@ -121,7 +121,7 @@ class AdaptiveLayerSettings(Block):
     """
 
     kind: Literal["adaptive_layer"]
-    # Drawn at every step beside the final layer; null takes all.
+    # Drawn at every step in addition to the final layer; null takes all.
     layers_per_step: int | None = Field(ge=1)
     last_layer_weight: Weight
     prior_layers_weight: Weight

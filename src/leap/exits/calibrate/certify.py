@@ -58,14 +58,14 @@ class Outcome:
     thresholds: [L] float32; all infinite where no candidate passed.
     exits: [N] int64.
     exited, bad: how many left before L, and how many of these lie below the floor.
-    kept: [n] float64, the share of its nearest neighbours that each searching sentence keeps.
+    overlap: [n] float64, the share of its nearest neighbours that each searching sentence keeps.
     """
 
     thresholds: Tensor
     exits: Tensor
     exited: int
     bad: int
-    kept: Tensor
+    overlap: Tensor
 
     @property
     def expected_layers(self) -> float:
@@ -77,7 +77,9 @@ class Outcome:
         Rejecting a union at a level means rejecting each part of it at that level (an intersection-union
         test), so the level need not be divided between the two.
         """
-        return max(share_p_value(self.exited, self.bad, demand.risk), mean_p_value(self.kept, demand.keep, level))
+        return max(
+            share_p_value(self.exited, self.bad, demand.risk), mean_p_value(self.overlap, demand.keep, level)
+        )
 
 
 def searching_rows(parts: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
@@ -133,7 +135,7 @@ def report(demand: Demand, parts: Parts, calibration: Calibration, outcome: Outc
     figures = {
         "exit_rate": (outcome.exited / len(outcome.exits), ENOUGH_EXITS),
         "similarity": (similarity, NEAR),
-        "nn_at_10": (outcome.kept.mean().item(), ENOUGH_NEIGHBOURS),
+        "nn_at_10": (outcome.overlap.mean().item(), ENOUGH_NEIGHBOURS),
     }
     return {
         "floor": demand.floor,
@@ -141,14 +143,14 @@ def report(demand: Demand, parts: Parts, calibration: Calibration, outcome: Outc
         "keep": demand.keep,
         "confidence": demand.confidence,
         "sentences": {name: getattr(parts, name).similarity.shape[1] for name in ("fit", "order", "test")},
-        "searching": {"queries": len(outcome.kept), "documents": parts.testing.documents.shape[1]},
+        "searching": {"queries": len(outcome.overlap), "documents": parts.testing.documents.shape[1]},
         "expected_layers": outcome.expected_layers,
         "exit_share": outcome.exited / len(outcome.exits),
         "exited": outcome.exited,
         "below_floor": outcome.bad,
         "realised_risk": outcome.bad / outcome.exited if outcome.exited else 0.0,
         "similarity": similarity,
-        "nn_at_10": outcome.kept.mean().item(),
+        "nn_at_10": outcome.overlap.mean().item(),
         # The gate's own checks need scored pairs and collections too: those are `dvc repro`'s.
         "checklist": {
             name: {
@@ -186,26 +188,26 @@ def _tested(parts: Parts, scores_of: Callable[[Measured], Tensor], demand: Deman
     fit, order, test = (scores_of(part) for part in (parts.fit, parts.order, parts.test))
     bad_in_order, bad_in_test = (part.similarity < demand.floor for part in (parts.order, parts.test))
 
-    def kept(policy: Tensor, neighbourhood: Neighbourhood, scores: Tensor) -> Tensor:
+    def shares(policy: Tensor, neighbourhood: Neighbourhood, scores: Tensor) -> Tensor:
         queries, documents = neighbourhood.queries.shape[1], neighbourhood.documents.shape[1]
         sides = scores[:, :queries], order[:, :documents]
-        return neighbourhood.kept(*(first_layer_at(side, policy[:, None], 1) for side in sides))
+        return neighbourhood.overlap(*(first_layer_at(side, policy[:, None], 1) for side in sides))
 
     def guess(policy: Tensor) -> Outcome:
         counted = counts(policy, order, bad_in_order)
         # Searching costs most: a policy whose cosines already fail is not searched with.
         hopeless = share_p_value(*counted[1:], demand.risk) >= HOPELESS
-        return Outcome(policy, *counted, fit.new_zeros(1) if hopeless else kept(policy, parts.ordering, fit))
+        return Outcome(policy, *counted, fit.new_zeros(1) if hopeless else shares(policy, parts.ordering, fit))
 
     def outcome(policy: Tensor) -> Outcome:
-        return Outcome(policy, *counts(policy, test, bad_in_test), kept(policy, parts.testing, test))
+        return Outcome(policy, *counts(policy, test, bad_in_test), shares(policy, parts.testing, test))
 
     guesses = [guess(policy) for policy in candidates(order, parts.order.similarity, demand.floor, demand.risk)]
     p_values = [one.p_value(demand, level) for one in guesses]
     # The safest first, as far as the order part can tell; of equally safe ones the nearest.
     sequence = sorted(
         (index for index, value in enumerate(p_values) if value < HOPELESS),
-        key=lambda i: (p_values[i], guesses[i].bad / guesses[i].exited, -guesses[i].kept.mean().item()),
+        key=lambda i: (p_values[i], guesses[i].bad / guesses[i].exited, -guesses[i].overlap.mean().item()),
     )
     tested: dict[int, Outcome] = {}
 

@@ -6,7 +6,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from leap.models.exit_heads import ExitHeads
-from leap.models.least_squares import solved
+from leap.models.least_squares import solve_batches
 
 RIDGE = 1e-3
 
@@ -18,4 +18,4 @@ def fit_heads(batches: Iterable[Tensor], ridge: float = RIDGE) -> ExitHeads:
         batches: pooled layers, [L + 1, B, D] float32 each, as `LeapEncoder.pooled_layers` yields them.
         ridge: the penalty, relative to the mean square of the layer's vectors.
     """
-    return ExitHeads(solved(((pooled[1:-1], F.normalize(pooled[-1], dim=-1)) for pooled in batches), ridge))
+    return ExitHeads(solve_batches(((pooled[1:-1], F.normalize(pooled[-1], dim=-1)) for pooled in batches), ridge))

@@ -8,7 +8,7 @@ from torch.nn import functional as F
 
 from leap.exits.rules import similarity_to_final
 from leap.exits.similarity_predictors import Predictors
-from leap.models.least_squares import solved
+from leap.models.least_squares import solve_batches
 
 RIDGE = 1e-4
 
@@ -28,5 +28,5 @@ def fit_predictors(batches: Iterable[Tensor], ridge: float = RIDGE) -> Predictor
         inputs = torch.cat([unit, torch.ones_like(unit[..., :1])], dim=-1)
         return inputs, similarity_to_final(pooled)[:-1, :, None]
 
-    fitted = solved((rows(pooled) for pooled in batches), ridge)[..., 0]
+    fitted = solve_batches((rows(pooled) for pooled in batches), ridge)[..., 0]
     return Predictors(fitted[:, :-1].contiguous(), fitted[:, -1].contiguous())

@@ -1,4 +1,4 @@
-"""How many of its nearest neighbours a sentence keeps when it, and what it searches, leave early."""
+"""The share of its nearest neighbours that a sentence keeps when it, and what it searches, leave early."""
 
 import torch
 from torch import Tensor
@@ -26,7 +26,7 @@ class Neighbourhood:
         self._full = nearest(queries[-1], documents[-1], k)
         self._seen: dict[bytes, Tensor] = {}
 
-    def kept(self, query_layers: Tensor, document_layers: Tensor) -> Tensor:
+    def overlap(self, query_layers: Tensor, document_layers: Tensor) -> Tensor:
         """Return the share of the k nearest documents at full depth that each query finds again, [N] float64.
 
         Args:

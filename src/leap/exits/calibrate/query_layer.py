@@ -107,8 +107,10 @@ def calibrate_queries(
         check_without_heads(model)
         fitted = fit_heads(pooled for _, pooled in model.pooled_layers(documents, batch_size))
     order = torch.randperm(len(unique), generator=torch.Generator().manual_seed(seed)).tolist()
-    kept = measure_kept(model, [unique[row] for row in order], documents, heads=fitted, batch_size=batch_size)
-    layer = earliest_layer(kept, demand)
+    overlaps = measure_overlap(
+        model, [unique[row] for row in order], documents, heads=fitted, batch_size=batch_size
+    )
+    layer = earliest_layer(overlaps, demand)
     return QueryCalibration(
         layer or model.depth,
         fitted,
@@ -118,29 +120,29 @@ def calibrate_queries(
             "layer": layer,
             "queries": len(unique),
             "documents": len(documents),
-            "kept_by_layer": {str(number): share for number, share in enumerate(kept.mean(1).tolist(), 1)},
+            "kept_by_layer": {str(number): share for number, share in enumerate(overlaps.mean(1).tolist(), 1)},
         },
         vars(model.rule),
     )
 
 
-def earliest_layer(kept: Tensor, demand: QueryDemand) -> int | None:
+def earliest_layer(overlaps: Tensor, demand: QueryDemand) -> int | None:
     """Test layer after layer, from the deepest down, and return the last one that passes; None if none does.
 
     The order is fixed before any query is seen, so no level is divided (fixed sequence testing).
 
     Args:
-        kept: [L - 1, N] float64 in [0, 1], of layers 1 to L - 1, queries in random order.
+        overlaps: [L - 1, N] float64 in [0, 1], of layers 1 to L - 1, queries in random order.
         demand: keep and confidence.
     """
     level = 1 - demand.confidence
     shown = fixed_sequence(
-        range(len(kept), 0, -1), lambda layer: mean_p_value(kept[layer - 1], demand.keep, level), level
+        range(len(overlaps), 0, -1), lambda layer: mean_p_value(overlaps[layer - 1], demand.keep, level), level
     )
     return min(shown, default=None)
 
 
-def measure_kept(
+def measure_overlap(
     model: LeapEncoder,
     queries: Sequence[str],
     documents: Sequence[str],

@@ -30,7 +30,7 @@ LEAST_TOKENS = 64
 
 @dataclass(frozen=True)
 class Shape:
-    """The size of a bucket: most rows and tokens, the longest row's bound, and pooled vectors kept a row."""
+    """The size of a bucket: most rows and tokens, the longest row's bound, and pooled vectors held a row."""
 
     rows: int
     tokens: int

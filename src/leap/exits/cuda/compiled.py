@@ -37,9 +37,9 @@ class Kernel:
         with torch.cuda.device(device):
             torch.cuda.current_stream(device).synchronize()  # the device's context is there
             self._module = _module(driver, definitions(config, shape, dtype), architecture(device))
-            self._function = checked(driver.cuModuleGetFunction(self._module, b"encode"))
+            self._function = check_answer(driver.cuModuleGetFunction(self._module, b"encode"))
             dynamic = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-            checked(driver.cuFuncSetAttribute(self._function, dynamic, self._shared_bytes))
+            check_answer(driver.cuFuncSetAttribute(self._function, dynamic, self._shared_bytes))
 
     def _prepare(self, driver: Any, shared_bytes: int) -> None:
         self._driver = driver
@@ -63,7 +63,7 @@ class Kernel:
                 stream,
                 ctypes.addressof(self._pointers),
             )
-        checked(launched)
+        check_answer(launched)
 
 
 def definitions(config: EncoderConfig, shape: TileShape, dtype: torch.dtype) -> dict[str, int]:
@@ -111,7 +111,7 @@ def cached_binary(options: list[str], compiler: str, make: Callable[[], bytes], 
         with whole_file(path) as temporary:
             temporary.write_bytes(binary)
     except OSError as error:
-        log.info("the compiled kernel is not kept: %s", error)
+        log.info("the compiled kernel is not cached: %s", error)
     return binary
 
 
@@ -129,7 +129,7 @@ def _module(driver: Any, defined: dict[str, int], architecture: str) -> Any:
     )
     if error.value:
         binary = cached_binary(options, version, lambda: machine_code(source(), options), again=True)
-        module = checked(driver.cuModuleLoadData(binary))
+        module = check_answer(driver.cuModuleLoadData(binary))
     return module
 
 
@@ -137,21 +137,21 @@ def machine_code(source: str, options: list[str]) -> bytes:
     """Compile CUDA C++; raise RuntimeError with the compiler's message where it does not compile."""
     from cuda.bindings import nvrtc
 
-    program = checked(nvrtc.nvrtcCreateProgram(source.encode(), b"kernel.cu", 0, None, None))
+    program = check_answer(nvrtc.nvrtcCreateProgram(source.encode(), b"kernel.cu", 0, None, None))
     try:
         (result,) = nvrtc.nvrtcCompileProgram(program, len(options), [option.encode() for option in options])
         if result != nvrtc.nvrtcResult.NVRTC_SUCCESS:
-            text = b" " * checked(nvrtc.nvrtcGetProgramLogSize(program))
+            text = b" " * check_answer(nvrtc.nvrtcGetProgramLogSize(program))
             nvrtc.nvrtcGetProgramLog(program, text)
             raise RuntimeError(f"the CUDA kernel does not compile: {text.decode(errors='replace')}")
-        binary: bytes = b" " * checked(nvrtc.nvrtcGetCUBINSize(program))
-        checked(nvrtc.nvrtcGetCUBIN(program, binary))
+        binary: bytes = b" " * check_answer(nvrtc.nvrtcGetCUBINSize(program))
+        check_answer(nvrtc.nvrtcGetCUBIN(program, binary))
     finally:
         nvrtc.nvrtcDestroyProgram(program)
     return binary
 
 
-def checked(answer: tuple[Any, ...]) -> Any:
+def check_answer(answer: tuple[Any, ...]) -> Any:
     """Return a call's result, several as a list; raise RuntimeError where its first part is an error."""
     error, *rest = answer
     if error.value:

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from leap.exits.cuda.buckets import STAYING
-from leap.exits.cuda.compiled import architecture, checked, machine_code
+from leap.exits.cuda.compiled import architecture, check_answer, machine_code
 
 log = logging.getLogger(__name__)
 
@@ -54,11 +54,11 @@ class Conditions:
         with torch.cuda.device(device):
             torch.cuda.current_stream(device).synchronize()  # the device's context is there
             code = machine_code(SOURCE, [architecture(device)])
-            self._module = checked(driver.cuModuleLoadData(code))
-            self._decide = checked(driver.cuModuleGetFunction(self._module, b"decide"))
-            self._context = checked(driver.cuCtxGetCurrent())
+            self._module = check_answer(driver.cuModuleLoadData(code))
+            self._decide = check_answer(driver.cuModuleGetFunction(self._module, b"decide"))
+            self._context = check_answer(driver.cuCtxGetCurrent())
             # Nobody else's, or another thread's work would be captured with ours.
-            stream = checked(driver.cuStreamCreate(driver.CUstream_flags.CU_STREAM_NON_BLOCKING))
+            stream = check_answer(driver.cuStreamCreate(driver.CUstream_flags.CU_STREAM_NON_BLOCKING))
             self._side = torch.cuda.ExternalStream(int(stream), device=device)  # type: ignore[no-untyped-call]
             # A body is a capture of its own, which the graph's pool does not see: what it allocates would be
             # given to others later.
@@ -80,10 +80,10 @@ class Conditions:
             nonlocal inside
             body = self._condition(torch.cuda.current_stream(self.device), counter)
             if inside:  # the node is the last one of the part before
-                checked(self._driver.cuStreamEndCapture(side))
+                check_answer(self._driver.cuStreamEndCapture(side))
             inside = False
             mode = self._driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
-            checked(self._driver.cuStreamBeginCaptureToGraph(side, body, None, None, 0, mode))
+            check_answer(self._driver.cuStreamBeginCaptureToGraph(side, body, None, None, 0, mode))
             inside = True
             torch.cuda.set_stream(self._side)
 
@@ -96,17 +96,17 @@ class Conditions:
                 if inside:
                     ended = self._driver.cuStreamEndCapture(side)
         if inside:
-            checked(ended)
+            check_answer(ended)
 
     def _condition(self, stream: torch.cuda.Stream, counter: Tensor) -> Any:
         """Append the decision and a conditional node to a capture; return the node's body."""
         driver = self._driver
         graph, _ = self._captured(stream)
         default = driver.CU_GRAPH_COND_ASSIGN_DEFAULT
-        handle = checked(driver.cuGraphConditionalHandleCreate(graph, self._context, 0, default))
+        handle = check_answer(driver.cuGraphConditionalHandleCreate(graph, self._context, 0, default))
         arguments = (int(handle), counter.data_ptr(), STAYING)
         launch = (self._decide, *(1, 1, 1), *(1, 1, 1), 0, stream.cuda_stream, (arguments, _LAUNCH), 0)
-        checked(driver.cuLaunchKernel(*launch))
+        check_answer(driver.cuLaunchKernel(*launch))
         return self._add_node(stream, handle)
 
     def _add_node(self, stream: torch.cuda.Stream, handle: Any) -> Any:
@@ -118,14 +118,14 @@ class Conditions:
         node.conditional.type = driver.CUgraphConditionalNodeType.CU_GRAPH_COND_TYPE_IF
         node.conditional.size = 1
         node.conditional.ctx = self._context
-        added = checked(driver.cuGraphAddNode(graph, after, None, len(after), node))
+        added = check_answer(driver.cuGraphAddNode(graph, after, None, len(after), node))
         replace = driver.CUstreamUpdateCaptureDependencies_flags.CU_STREAM_SET_CAPTURE_DEPENDENCIES
-        checked(driver.cuStreamUpdateCaptureDependencies(stream.cuda_stream, [added], None, 1, int(replace)))
+        check_answer(driver.cuStreamUpdateCaptureDependencies(stream.cuda_stream, [added], None, 1, int(replace)))
         return node.conditional.phGraph_out[0]
 
     def _captured(self, stream: torch.cuda.Stream) -> tuple[Any, Any]:
         """Return the graph that a stream is captured into, and the nodes before the next."""
-        status, _, graph, after, *_ = checked(self._driver.cuStreamGetCaptureInfo(stream.cuda_stream))
+        status, _, graph, after, *_ = check_answer(self._driver.cuStreamGetCaptureInfo(stream.cuda_stream))
         if status != self._driver.CUstreamCaptureStatus.CU_STREAM_CAPTURE_STATUS_ACTIVE:
             raise RuntimeError("no graph is being captured")
         return graph, after or []

@@ -35,12 +35,12 @@ def exit_test(
         values = tl.load(states + at[:, None] * D + column[None, :], mask=inside, other=0.0)
         total += values.to(tl.float32)
     mean = tl.sum(total, 0) / tl.maximum(length, 1)
-    kept = (column < D) & there
-    tl.store(recent + (now * rows + row) * D + column, mean, mask=kept)
+    mask = (column < D) & there
+    tl.store(recent + (now * rows + row) * D + column, mean, mask=mask)
     if TEST or LAST:
         leaves = there
         if TEST:
-            earlier = tl.load(recent + (before * rows + row) * D + column, mask=kept, other=0.0)
+            earlier = tl.load(recent + (before * rows + row) * D + column, mask=mask, other=0.0)
             size = tl.maximum(tl.sqrt(tl.sum(mean * mean, 0)), 1e-8)
             size_before = tl.maximum(tl.sqrt(tl.sum(earlier * earlier, 0)), 1e-8)
             cosine = tl.sum(mean * earlier, 0) / (size * size_before)
@@ -48,7 +48,7 @@ def exit_test(
             leaves = there & (cosine >= tl.load(thresholds + layer))
         # Rows move between buffers; `names` says which row of the batch this one is.
         name = tl.load(names + row)
-        tl.store(vectors + name * D + column, mean, mask=kept & leaves)
+        tl.store(vectors + name * D + column, mean, mask=mask & leaves)
         tl.store(exits + name, layer, mask=leaves)
         tl.store(left + row, layer, mask=leaves)
         if TEST:
@@ -102,5 +102,5 @@ def compact(
                 tl.store(to_states + to[:, None] * D + column[None, :], values, mask=inside)
             # The pooled vectors that the next tests compare with move along.
             for slot in range(SLOTS):
-                kept = tl.load(recent + (slot * rows + row) * D + column, mask=column < D, other=0.0)
-                tl.store(to_recent + (slot * to_rows + place) * D + column, kept, mask=column < D)
+                vector = tl.load(recent + (slot * rows + row) * D + column, mask=column < D, other=0.0)
+                tl.store(to_recent + (slot * to_rows + place) * D + column, vector, mask=column < D)

@@ -19,7 +19,7 @@ from leap.models.batches import Batch
 from leap.models.kernels.varlen import power_of_two
 from leap.models.packed_encoder import Encoder, EncoderConfig, Layer
 
-# Work space, plans and layouts kept: streams in use at once, exit rules, and batches' lengths.
+# Work space, plans and layouts held: streams in use at once, exit rules, and batches' lengths.
 STREAMS = 4
 PLANS = 64
 LAYOUTS = 1024

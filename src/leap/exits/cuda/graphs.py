@@ -30,9 +30,9 @@ from leap.models.batches import Batch, pack
 from leap.models.kernels import varlen
 from leap.models.packed_encoder import Encoder
 
-# Buckets kept, the least recently used goes first, and tokens of all their levels: some 2 GB at width 768.
+# Buckets held, the least recently used goes first, and tokens of all their levels: some 2 GB at width 768.
 BUCKETS = 16
-KEPT_TOKENS = 2**18
+HELD_TOKENS = 2**18
 # Of a bucket, for all plans together; and plans whose traffic is remembered.
 GRAPHS = 512
 PLANS = 64
@@ -56,7 +56,7 @@ class Placed:
 
 
 @dataclass
-class Kept:
+class GraphedBucket:
     """A bucket with its graphs, by what they compute, and the times that are being measured.
 
     calls: None for what ran once by plain calls: it is captured the next time.
@@ -89,7 +89,7 @@ class GraphEncoder:
         self.always = False
         self.alone = False
         self._conditions = conditions(self.device)
-        self._kept: OrderedDict[Shape, Kept] = OrderedDict()
+        self._graphed: OrderedDict[Shape, GraphedBucket] = OrderedDict()
         self._traffic: OrderedDict[Plan, Traffic] = OrderedDict()
         self._lock = Lock()
         self._free: Any = torch.cuda.Event() if self.on_card else None  # type: ignore[no-untyped-call]
@@ -105,14 +105,14 @@ class GraphEncoder:
         """Compute the rows' vectors where the plan lets them leave, as `leap.exits.paths.FastPath.run`."""
         with self._in_turn():
             placed = batch if isinstance(batch, Placed) else self.place(batch, plan.patience)
-            kept = self._bucket(placed.shape)
+            graphed = self._bucket(placed.shape)
             try:
-                self._fill(kept.bucket, placed, plan)
-                self._pass(kept, placed, plan)
+                self._fill(graphed.bucket, placed, plan)
+                self._pass(graphed, placed, plan)
             except BaseException:
-                self._kept.pop(placed.shape, None)  # its buffers and the host's count of runs may differ
+                self._graphed.pop(placed.shape, None)  # its buffers and the host's count of runs may differ
                 raise
-            bucket = kept.bucket
+            bucket = graphed.bucket
             return bucket.vectors[: placed.rows].clone(), bucket.exits[: placed.rows].clone()
 
     def learn(self, plan: Plan, exits: Sequence[int]) -> None:
@@ -128,23 +128,23 @@ class GraphEncoder:
         made = pack([[self.encoder.config.pad_token] * length] * rows).to(self.device)
         with self._in_turn():
             placed = self.place(made, plan.patience)
-            kept = self._bucket(placed.shape)
-            self._fill(kept.bucket, placed, plan)
-            kept.bucket.levels[0].left.fill_(-1)  # no row is there, so none is moved where it has no room
-            for level, first, last in warm_stretches(plan, len(kept.bucket.levels)):
+            graphed = self._bucket(placed.shape)
+            self._fill(graphed.bucket, placed, plan)
+            graphed.bucket.levels[0].left.fill_(-1)  # no row is there, so none is moved where it has no room
+            for level, first, last in warm_stretches(plan, len(graphed.bucket.levels)):
                 for _ in range(2):
-                    self._stretch(kept, level, first, last, plan)
-            for target in range(1, len(kept.bucket.levels)):
+                    self._stretch(graphed, level, first, last, plan)
+            for target in range(1, len(graphed.bucket.levels)):
                 for source in range(target):
                     for _ in range(2):
-                        self._move(kept, source, target)
+                        self._move(graphed, source, target)
             for first in plan.tests if self._conditions else ():
                 for _ in range(2):
-                    self._alone(kept, first, plan)
-            kept.times.clear()  # of layers without rows
+                    self._alone(graphed, first, plan)
+            graphed.times.clear()  # of layers without rows
 
-    def kept_tokens(self) -> int:
-        return sum(level.shape.tokens for kept in self._kept.values() for level in kept.bucket.levels)
+    def held_tokens(self) -> int:
+        return sum(level.shape.tokens for graphed in self._graphed.values() for level in graphed.bucket.levels)
 
     @contextmanager
     def _in_turn(self) -> Iterator[None]:
@@ -161,23 +161,23 @@ class GraphEncoder:
             finally:
                 self._free.record(stream)
 
-    def _bucket(self, shape: Shape) -> Kept:
-        if shape not in self._kept:
+    def _bucket(self, shape: Shape) -> GraphedBucket:
+        if shape not in self._graphed:
             bucket = Bucket(shape, self.encoder)
             clock = Clock([level.shape.tokens for level in bucket.levels])
             pool = torch.cuda.graph_pool_handle() if self.on_card else None
-            self._kept[shape] = Kept(bucket, clock, pool)
-            while len(self._kept) > 1 and (len(self._kept) > BUCKETS or self.kept_tokens() > KEPT_TOKENS):
+            self._graphed[shape] = GraphedBucket(bucket, clock, pool)
+            while len(self._graphed) > 1 and (len(self._graphed) > BUCKETS or self.held_tokens() > HELD_TOKENS):
                 self._wait()
-                self._kept.popitem(last=False)
-        self._kept.move_to_end(shape)
-        kept = self._kept[shape]
-        if len(kept.calls) > GRAPHS:
+                self._graphed.popitem(last=False)
+        self._graphed.move_to_end(shape)
+        graphed = self._graphed[shape]
+        if len(graphed.calls) > GRAPHS:
             self._wait()
-            kept.calls.clear()
-            kept.pool = torch.cuda.graph_pool_handle() if self.on_card else None
-        self._note_times(kept)
-        return kept
+            graphed.calls.clear()
+            graphed.pool = torch.cuda.graph_pool_handle() if self.on_card else None
+        self._note_times(graphed)
+        return graphed
 
     def _traffic_of(self, plan: Plan) -> Traffic:
         traffic = self._traffic.setdefault(plan, Traffic(self.depth))
@@ -192,46 +192,46 @@ class GraphEncoder:
             bucket.thresholds[1:] = torch.tensor(plan.thresholds)
             bucket.thresholds_of = plan.thresholds
 
-    def _pass(self, kept: Kept, placed: Placed, plan: Plan) -> None:
-        schedule = self._schedule(kept, plan)
+    def _pass(self, graphed: GraphedBucket, placed: Placed, plan: Plan) -> None:
+        schedule = self._schedule(graphed, plan)
         schedule.begin()
-        first = self._first_alone(kept, schedule, placed, plan)
+        first = self._first_alone(graphed, schedule, placed, plan)
         if first is not None:
-            self._alone(kept, first, plan)
+            self._alone(graphed, first, plan)
             return
         rows, tokens, level, known = placed.rows, placed.tokens, 0, 0
-        at = self._stretch(kept, level, 0, schedule.next_look(0, rows, tokens, level), plan)
+        at = self._stretch(graphed, level, 0, schedule.next_look(0, rows, tokens, level), plan)
         while at < plan.stop:
             seen = at
             ahead = schedule.looks_behind(seen, known, rows, level)
             if ahead:
-                at = self._stretch(kept, level, at, schedule.next_look(at, rows, tokens, level), plan)
-            rows, tokens = self._wait_for_flag(kept.bucket, seen)
+                at = self._stretch(graphed, level, at, schedule.next_look(at, rows, tokens, level), plan)
+            rows, tokens = self._wait_for_flag(graphed.bucket, seen)
             known = seen
             if rows == 0:
                 return
             better = schedule.better_level(at, rows, tokens, level)
             if better != level:
-                self._move(kept, level, better)
+                self._move(graphed, level, better)
                 level = better
             if not ahead:
-                at = self._stretch(kept, level, at, schedule.next_look(at, rows, tokens, level), plan)
+                at = self._stretch(graphed, level, at, schedule.next_look(at, rows, tokens, level), plan)
 
-    def _first_alone(self, kept: Kept, schedule: Schedule, placed: Placed, plan: Plan) -> int | None:
+    def _first_alone(self, graphed: GraphedBucket, schedule: Schedule, placed: Placed, plan: Plan) -> int | None:
         """Return the first test that the device looks at if it goes on alone; None where the host takes part."""
         if self.alone:
             return plan.tests[0] if plan.tests else None
-        measured = self._conditions is not None and not kept.clock.wants(0)
+        measured = self._conditions is not None and not graphed.clock.wants(0)
         return schedule.first_alone(placed.rows, placed.tokens) if measured and not self.always else None
 
-    def _schedule(self, kept: Kept, plan: Plan) -> Schedule:
+    def _schedule(self, graphed: GraphedBucket, plan: Plan) -> Schedule:
         traffic = self._traffic_of(plan)
-        schedule = kept.schedules.get(plan)
+        schedule = graphed.schedules.get(plan)
         if schedule is None or schedule.traffic is not traffic:
-            levels = [(level.shape.rows, level.shape.tokens) for level in kept.bucket.levels]
-            if len(kept.schedules) >= PLANS:
-                kept.schedules.clear()
-            schedule = kept.schedules[plan] = Schedule(plan.tests, plan.stop, levels, traffic, kept.clock)
+            levels = [(level.shape.rows, level.shape.tokens) for level in graphed.bucket.levels]
+            if len(graphed.schedules) >= PLANS:
+                graphed.schedules.clear()
+            schedule = graphed.schedules[plan] = Schedule(plan.tests, plan.stop, levels, traffic, graphed.clock)
         schedule.always = self.always
         return schedule
 
@@ -244,22 +244,22 @@ class GraphEncoder:
                 raise RuntimeError(f"the exit test of layer {layer} did not tell how many rows stay")
         return staying
 
-    def _stretch(self, kept: Kept, level: int, first: int, last: int, plan: Plan) -> int:
+    def _stretch(self, graphed: GraphedBucket, level: int, first: int, last: int, plan: Plan) -> int:
         """Compute the layers after `first` up to `last`, with the plan's tests; return `last`."""
         key = (level, first, last, plan.tests, plan.patience, plan.stop)
         if first == 0:
-            kept.bucket.runs += 1
-        replay = self._call(kept, key, lambda: self._layers(kept.bucket, level, first, last, plan))
+            graphed.bucket.runs += 1
+        replay = self._call(graphed, key, lambda: self._layers(graphed.bucket, level, first, last, plan))
         if replay is None:
             return last
-        if not kept.clock.wants(level):
+        if not graphed.clock.wants(level):
             replay()
             return last
         start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
         start.record()
         replay()
         end.record()
-        kept.times.append((start, end, level, last - first))
+        graphed.times.append((start, end, level, last - first))
         return last
 
     def _layers(self, bucket: Bucket, number: int, first: int, last: int, plan: Plan) -> None:
@@ -281,12 +281,12 @@ class GraphEncoder:
         if last < plan.stop:
             level.states[: len(batch.ids)] = states
 
-    def _alone(self, kept: Kept, first: int, plan: Plan) -> None:
+    def _alone(self, graphed: GraphedBucket, first: int, plan: Plan) -> None:
         """Compute a batch without the host, which does not look: the device does, from test `first` on."""
-        kept.bucket.runs += 1
+        graphed.bucket.runs += 1
         key = ("alone", first, plan.tests, plan.patience, plan.stop)
         looks = [layer for layer in plan.tests if layer >= first]
-        replay = self._call(kept, key, lambda: self._parts(kept.bucket, looks, plan))
+        replay = self._call(graphed, key, lambda: self._parts(graphed.bucket, looks, plan))
         if replay is not None:
             replay()
 
@@ -298,23 +298,23 @@ class GraphEncoder:
                     if_rows_stay(bucket.counters[first : first + 1])
                 self._layers(bucket, 0, first, last, plan)
 
-    def _move(self, kept: Kept, source: int, target: int) -> None:
-        levels = kept.bucket.levels
-        replay = self._call(kept, (source, target), lambda: move_step(levels[source], levels[target]))
+    def _move(self, graphed: GraphedBucket, source: int, target: int) -> None:
+        levels = graphed.bucket.levels
+        replay = self._call(graphed, (source, target), lambda: move_step(levels[source], levels[target]))
         if replay is not None:
             replay()
 
-    def _call(self, kept: Kept, key: Any, work: Call) -> Call | None:
+    def _call(self, graphed: GraphedBucket, key: Any, work: Call) -> Call | None:
         """Do some work by plain calls the first time; capture it the second time, and return what to call.
 
         So the first time compiles and allocates, and what comes once costs no capture.
         """
-        if not self.on_card or key not in kept.calls:
+        if not self.on_card or key not in graphed.calls:
             work()
-            kept.calls[key] = None
+            graphed.calls[key] = None
             return None
-        replay = kept.calls[key] or self._captured(work, kept.pool)
-        kept.calls[key] = replay
+        replay = graphed.calls[key] or self._captured(work, graphed.pool)
+        graphed.calls[key] = replay
         return replay
 
     @staticmethod
@@ -325,14 +325,14 @@ class GraphEncoder:
             work()
         return graph.replay
 
-    def _note_times(self, kept: Kept) -> None:
+    def _note_times(self, graphed: GraphedBucket) -> None:
         pending = []
-        for start, end, level, layers in kept.times:
+        for start, end, level, layers in graphed.times:
             if end.query():
-                kept.clock.note(level, start.elapsed_time(end) / layers)
+                graphed.clock.note(level, start.elapsed_time(end) / layers)
             else:
                 pending.append((start, end, level, layers))
-        kept.times = pending
+        graphed.times = pending
 
     def _wait(self) -> None:
         if self.on_card:

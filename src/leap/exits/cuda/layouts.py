@@ -1,4 +1,4 @@
-"""Which tiles and how many blocks for a batch, from measured times."""
+"""The choice of tiles and blocks for a batch, from measured times."""
 
 from collections.abc import Sequence
 from typing import NamedTuple

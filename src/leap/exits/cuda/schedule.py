@@ -22,7 +22,7 @@ REMEMBERED = 16
 
 
 class Traffic:
-    """Which share of rows is still there after each layer, learnt from past batches."""
+    """The share of rows that is still there after each layer, learnt from past batches."""
 
     def __init__(self, depth: int) -> None:
         # As if one row had left at every layer: nothing is certain at first.

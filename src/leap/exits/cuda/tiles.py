@@ -1,4 +1,4 @@
-"""How a batch is cut up for the fused kernel: whole rows into tiles, tiles to groups of blocks."""
+"""A batch cut up for the fused kernel: whole rows into tiles, tiles to groups of blocks."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ MOST_SUMS = 64
 
 @dataclass(frozen=True)
 class TileShape:
-    """What the kernel is compiled for, apart from the model.
+    """The kernel's compile-time sizes, apart from the model's.
 
     rows16: of 16 tokens each, a tile.
     project, widen, narrow: columns of a block's share of a step.

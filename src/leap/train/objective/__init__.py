@@ -1,4 +1,4 @@
-"""What a student is trained on: one objective a kind of `loss`, all called alike."""
+"""The objectives of a training: one a kind of `loss`, all called alike."""
 
 from leap.core.settings.training import AdaptiveLayerSettings, Loss
 from leap.train.objective.adaptive_layer import AdaptiveLayer

@@ -1,4 +1,4 @@
-"""What all objectives share: the projection to the teacher's width, and how they are called."""
+"""The base of all objectives: the projection to the teacher's width, and how they are called."""
 
 from collections.abc import Callable
 

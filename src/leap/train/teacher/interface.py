@@ -1,4 +1,4 @@
-"""What the trainer asks of a teacher, cached or online."""
+"""A teacher as the trainer sees it, cached or online."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass

@@ -41,8 +41,8 @@ class OnlineTeacher:
         self.width: int = manifest["width"]
         opened = open_model(teacher.folder, manifest["max_length"])
         self._encoder = opened.encoder.to(device).requires_grad_(False)
-        self._kept = torch.tensor(self.layers, device=device)
-        self._text = TokenizedText.kept(tokens, sentences, opened.tokenizer)
+        self._layers = torch.tensor(self.layers, device=device)
+        self._text = TokenizedText.cached(tokens, sentences, opened.tokenizer)
         self._narrow = precision == "bf16"
         self.packs = self._encoder.packs
         self._longest = int(self._text.lengths.max())
@@ -64,8 +64,8 @@ class OnlineTeacher:
         device = given.places.device.type
         with torch.autocast(device, torch.bfloat16, enabled=self._narrow, cache_enabled=False):
             pooled = self._encoder(given.batch)
-        kept: Tensor = pooled.index_select(0, self._kept).index_select(1, given.places)
-        return kept
+        vectors: Tensor = pooled.index_select(0, self._layers).index_select(1, given.places)
+        return vectors
 
     def compile(self) -> None:
         if isinstance(self._encoder, Encoder):

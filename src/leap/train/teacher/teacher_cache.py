@@ -144,11 +144,11 @@ def identity_of(
 def _begin(folder: Path, identity: dict[str, Any]) -> dict[str, Any] | None:
     """The manifest of a cache that is whole already; else leave only shards of the same identity."""
     manifest, building = folder / "manifest.json", folder / "building.json"
-    found = _as_written(manifest)
-    if found is not None:
-        made_from = {key: value for key, value in found.items() if key != "shards"}
-        if made_from == identity and all(_holds(folder, shard) for shard in found["shards"]):
-            return found
+    content = _as_written(manifest)
+    if content is not None:
+        made_from = {key: value for key, value in content.items() if key != "shards"}
+        if made_from == identity and all(_holds(folder, shard) for shard in content["shards"]):
+            return content
     if _as_written(building) != identity:
         for path in (*folder.glob("shard-*"), manifest):
             path.unlink(missing_ok=True)
