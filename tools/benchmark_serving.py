@@ -25,7 +25,7 @@ from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
 
-from leap.core.columns import columns
+from leap.core.grid import Grid
 from leap.doctor.doctor_sentences import sample
 
 # A server as users write one: sentence-transformers behind FastAPI, a request at a time in a thread.
@@ -92,8 +92,8 @@ def main() -> None:
                 rates[way].append(len(chosen) / (time.perf_counter() - started))
     found = {way: figures(seconds[way], rates[way]) for way in ways}
     head = ("way", "requests/s", "p50 ms", "p95 ms", "p99 ms")
-    shown = [head, *((way, *(f"{value:.1f}" for value in row.values())) for way, row in found.items())]
-    sys.stdout.write(columns(shown) + "\n")
+    shown = [(way, *(f"{value:.1f}" for value in row.values())) for way, row in found.items()]
+    sys.stdout.write(Grid(head, shown).text() + "\n")
     protocol = {name: getattr(arguments, name) for name in ("clients", "requests", "rounds", "threads")}
     summary = {"model": Path(arguments.model).name, **protocol, "figures": found}
     sys.stdout.write(json.dumps(summary, separators=(",", ":")) + "\n")

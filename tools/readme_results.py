@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from leap.core.environment import hardware
+from leap.core.grid import Grid, shown
 from leap.report.findings import COLUMNS, figures, layers_of, reasons_of, verdict_word
-from leap.report.grid import Grid, shown
 
 MARKS = re.compile(r"(<!-- results:.*? -->\n).*?(<!-- /results -->)", re.DOTALL)
 CONTROLS = ("baseline", "fixed_depth")

@@ -8,8 +8,8 @@ from made_evidence import made_settings, write_evidence
 from test_summary import made
 
 from leap.core.files import write_json
+from leap.core.grid import shown
 from leap.report.differences import LATENCY, QUALITY, reasons
-from leap.report.grid import shown
 from leap.report.paper import read_paper
 from leap.report.paper_tables import Pair, Table, look_up, paper_tables
 from leap.report.study_results import read_studies

@@ -648,7 +648,7 @@ def test_a_model_to_compare_with_is_logged_and_not_registered(measured: Path) ->
 def test_the_registered_folder_has_its_card(measured: Path, packaged: Path) -> None:
     run_gate("leap")
     cards = Path("mlruns/artifacts/models").rglob("README.md")
-    (card,) = (path for path in cards if "leap-leap-1" in path.read_text())
+    (card,) = (path for path in cards if "leap-docstrings-leap-1" in path.read_text())
     assert (card.parent / "model.safetensors").is_file()
 
 

@@ -13,10 +13,10 @@ from typer.testing import CliRunner
 
 from leap.cli import app
 from leap.core.colours import COLOURS, colours_of
+from leap.core.grid import shown, tone
 from leap.core.project import Project
 from leap.report import plots
 from leap.report.findings import text as first_screen
-from leap.report.grid import shown, tone
 from leap.report.page import (
     Pictures,
     pictures,

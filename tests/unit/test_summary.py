@@ -5,12 +5,12 @@ from typing import Any
 import pytest
 from made_evidence import made_settings, write_evidence
 
+from leap.core.grid import Grid, shown
 from leap.core.settings import Settings
 from leap.evidence.evidence_file import read_evidence
 from leap.gate.verdict import verdict_of
 from leap.report.average import average
 from leap.report.findings import figures, overview, verdict_word
-from leap.report.grid import Grid, shown
 from leap.report.plot_data import exit_rows, latency_rows, layer_rows, loss_rows, quality_rows
 from leap.report.run_facts import counts, run_facts
 from leap.report.summary import mean_ndcg, summarise

@@ -2,11 +2,11 @@
 
 from typing import Any
 
+from leap.core.grid import Grid
 from leap.doctor.doctor_text import adaptivity, checklist_grid, word_of
 from leap.evidence.bounds import ENOUGH_NEIGHBOURS
 from leap.report import page as report_page
 from leap.report import plots
-from leap.report.grid import Grid
 from leap.report.sections import FIGURES, LAYERS, LENGTHS, grid, length_rows
 
 SYMPTOMS_NOTE = (

@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 from typing import Any
 
+from leap.core.grid import Grid
 from leap.report.findings import wrapped
-from leap.report.grid import Grid
 from leap.report.sections import LAYERS, grid
 
 

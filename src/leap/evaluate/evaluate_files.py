@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from leap.core.columns import columns
 from leap.core.errors import UserError
 from leap.core.files import must_be_new, write_json
+from leap.core.grid import Grid
 from leap.core.settings.evaluation import EvaluationSettings, SweepSettings
 from leap.core.settings.sources import LocalCollection, LocalPairs
 from leap.data.beir import read_collection
@@ -51,10 +51,10 @@ def run_evaluate(
     if pairs is not None:
         mapped = dict(zip(("sentence1", "sentence2", "score"), called, strict=True))
         figures["pairs"] = evaluate_pairs(model, pairs, mapped, task)
-        yield columns(sts_rows(figures["pairs"]))
+        yield sts_table(figures["pairs"]).text()
     if collection is not None:
         figures["collection"] = evaluate_collection(model, collection, split, skip_own_id)
-        yield columns(retrieval_rows(figures["collection"]))
+        yield retrieval_table(figures["collection"]).text()
     if output is not None:
         write_json(output, figures)
 
@@ -100,11 +100,10 @@ def evaluate_collection(model: LeapEncoder, folder: Path, split: str, skip_own_i
         return measure_retrieval(model, read_collection(target), skip_own_id, settings(), Path(scratch))[0]
 
 
-def sts_rows(figures: dict[str, Any]) -> list[tuple[str, ...]]:
-    """Tabulate Spearman at full depth and with exits, with 95 % intervals, for `leap.core.columns`."""
+def sts_table(figures: dict[str, Any]) -> Grid:
+    """Tabulate Spearman at full depth and with exits, with 95 % intervals."""
     gain = "exits over one depth for all"
-    return [
-        ("pairs", "Spearman", "95 % interval", "layers", "n"),
+    rows = [
         ("full depth", *_cells(figures, "spearman_full", "ci95_full"), "all", str(figures["n"])),
         (
             "exits",
@@ -114,20 +113,21 @@ def sts_rows(figures: dict[str, Any]) -> list[tuple[str, ...]]:
         ),
         (gain, *_cells(figures, "spearman_gain", "spearman_gain_ci95"), "", ""),
     ]
+    return Grid(("pairs", "Spearman", "95 % interval", "layers", "n"), rows)
 
 
-def retrieval_rows(figures: dict[str, Any]) -> list[tuple[str, ...]]:
-    """Tabulate nDCG@10 in all modes with 95 % intervals, for `leap.core.columns`."""
+def retrieval_table(figures: dict[str, Any]) -> Grid:
+    """Tabulate nDCG@10 in all modes with 95 % intervals."""
     names = {
         "full": "both at full depth",
         "query_exit": "queries exit, index at full depth",
         "exit": "both exit",
     }
-    rows: list[tuple[str, ...]] = [("collection", "nDCG@10", "95 % interval", "recall@100", "queries")]
+    rows = []
     for mode, name in names.items():
         cells = _cells(figures, f"ndcg_at_10_{mode}", f"ndcg_at_10_{mode}_ci95")
         rows.append((name, *cells, f"{figures[f'recall_at_100_{mode}']:.4f}", str(figures["n_queries"])))
-    return rows
+    return Grid(("collection", "nDCG@10", "95 % interval", "recall@100", "queries"), rows)
 
 
 def _cells(figures: dict[str, Any], value: str, interval: str) -> tuple[str, str]:

@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from leap.core.columns import columns
 from leap.core.environment import hardware, this_hardware
+from leap.core.grid import Grid
 from leap.core.settings import Settings
 from leap.evidence.evidence_file import Evidence
 from leap.gate.binding import list_bindings
@@ -55,8 +55,7 @@ def role(settings: Settings, variant: str) -> str | None:
 
 def table(verdict: dict[str, Any]) -> str:
     """Put every check into columns, for a terminal."""
-    rows = [("", "check", "scope", "value", "interval", "n", "bound", "severity")]
-    rows += [
+    rows = [
         (
             mark(check),
             check["name"],
@@ -69,7 +68,7 @@ def table(verdict: dict[str, Any]) -> str:
         )
         for check in verdict["checks"]
     ]
-    return columns(rows)
+    return Grid(("", "check", "scope", "value", "interval", "n", "bound", "severity"), rows, words=8).text()
 
 
 def lines(verdict: dict[str, Any]) -> list[str]:

@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from leap.core.columns import columns
 from leap.core.environment import environment
 from leap.core.errors import UserError
 from leap.core.files import write_json
+from leap.core.grid import Grid
 from leap.core.settings.evaluation import LatencySettings
 
 MARK = '"kind": "leap latency"'
@@ -67,7 +67,7 @@ def time_model(
 
 def table(figures: dict[str, Any]) -> str:
     """Put the rows into columns for a terminal."""
-    rows: list[tuple[str, ...]] = [(*COLUMNS, "speed-up [95 %]", "over", "realised", "checks")]
+    rows = []
     for row in figures["rows"]:
         cells = [f"{row[name]:.3g}" if isinstance(row[name], float) else str(row[name]) for name in COLUMNS]
         low, high = row["speed_up_ci95"]
@@ -75,4 +75,4 @@ def table(figures: dict[str, Any]) -> str:
         gain = f"{row['speed_up']:.2f} [{low:.2f}, {high:.2f}]"
         checks = "" if overhead is None else f"{overhead:+.1%}"
         rows.append((*cells, gain, row["over"], f"{row['layer_reduction_realised']:.3f}", checks))
-    return columns(rows)
+    return Grid((*COLUMNS, "speed-up [95 %]", "over", "realised", "checks"), rows).text()

@@ -8,7 +8,7 @@ from statistics import median
 import torch
 from torch import Tensor
 
-from leap.core.columns import columns
+from leap.core.grid import Grid
 from leap.core.sample_sizes import NEIGHBOURS
 from leap.exits import LeapEncoder
 from leap.exits.neighbours import overlap
@@ -61,8 +61,8 @@ def measure_retrofit(
 def table(rows: Sequence[LayerRow]) -> str:
     """Put the rows into columns for a terminal."""
     head = ("queries leave at", "neighbours kept, own index", "in the index of the model before", "ms a query")
-    cells = ((str(row.layer), f"{row.own:.1%}", f"{row.old:.1%}", f"{row.milliseconds:.2f}") for row in rows)
-    return columns([head, *cells])
+    cells = [(str(row.layer), f"{row.own:.1%}", f"{row.old:.1%}", f"{row.milliseconds:.2f}") for row in rows]
+    return Grid(head, cells).text()
 
 
 def _full(model: LeapEncoder, texts: Sequence[str], kind: str, batch_size: int) -> Tensor:

@@ -4,9 +4,12 @@ The front matter is the hub's (huggingface.co/docs/hub/model-cards); scores of a
 `model-index`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, metadata
+from pathlib import Path
 from typing import Any
+
+from jinja2 import Environment, FileSystemLoader
 
 from leap.core.environment import hardware
 from leap.core.settings import Settings
@@ -26,17 +29,27 @@ def model_card(settings: Settings, evidence: Evidence, verdict: dict[str, Any]) 
         verdict: the gate's; its reasons are in the card.
     """
     name = f"{settings.registered_model}-{evidence.variant}-{evidence.seed}"
-    sections = [
-        _opening(name, settings, evidence),
-        "## Use\n\n" + USAGE.format(name=name),
-        "## Exits\n\n" + _exit_table(settings, evidence),
-        "## Quality\n\n" + _quality_table(evidence),
-        "## Gate\n\n" + _checks(verdict),
-        "## Where the figures come from\n\n" + _provenance(evidence, verdict),
-        "## Data and licences\n\n" + _data(settings),
-        "## Limits\n\n" + LIMITS,
-    ]
-    return with_front_matter(_front_matter(name, settings, evidence), "\n\n".join(sections))
+    primary = settings.evaluation.primary_set
+    latency = evidence.latency or {}
+    queries = query_row(latency)
+    environment = Environment(loader=FileSystemLoader(Path(__file__).parent), trim_blocks=True, lstrip_blocks=True)
+    environment.filters |= {"shown": _shown, "cell": lambda text: text.replace("|", "\\|")}
+    body = environment.get_template("card.md.j2").render(
+        name=name,
+        variant=settings.variants[evidence.variant],
+        primary=primary,
+        evidence=evidence,
+        diagnose=evidence.diagnose or {},
+        early=queries or latency,
+        queries=queries is not None,
+        query_layer=query_layer_alone(evidence),
+        scores=evidence.sts.get(primary, {}).get("spearman_by_layer", []),
+        verdict=verdict,
+        machine=hardware(latency.get("environment", {})),
+        data=_data(settings),
+        teacher=_teacher(settings),
+    )
+    return with_front_matter(_front_matter(name, settings, evidence), body)
 
 
 def plain_card(name: str) -> str:
@@ -61,52 +74,6 @@ def front_matter(card: str) -> dict[str, Any]:
     from huggingface_hub import ModelCard
 
     return dict(ModelCard(card, ignore_metadata_errors=True).data.to_dict())  # type: ignore[no-untyped-call]
-
-
-USAGE = """\
-With exits, by the `leap` package (`pip install leap-pipeline` from the project's source):
-
-```python
-from leap.exits import LeapEncoder
-
-model = LeapEncoder("{name}")
-vectors, layers = model.encode(["How do I sort a list?"], return_exit_layers=True)
-```
-
-At full depth, in any program that loads sentence-transformers or Hugging Face folders:
-
-```python
-from sentence_transformers import SentenceTransformer
-
-vectors = SentenceTransformer("{name}").encode(["How do I sort a list?"])
-```"""
-
-LIMITS = """\
-How much an early exit costs depends on the task: measure it on your own text before you rely on it. The
-paper's LEAP model loses 24.7 % nDCG@10 on ArguAna (argument retrieval) while other collections hardly change.
-Vectors of different layers may be compared with each other; vectors of another model may not."""
-
-
-def _opening(name: str, settings: Settings, evidence: Evidence) -> str:
-    variant = settings.variants[evidence.variant]
-    diagnose = evidence.diagnose or {}
-    exits = diagnose.get("exit", {})
-    layer = query_layer_alone(evidence)
-    if layer is not None:
-        return (
-            f"# {name}\n\n"
-            f"A sentence encoder of {diagnose.get('depth')} layers whose queries leave early (`encode_query`, at "
-            f"layer {layer}) and search documents at full depth (`encode_document`, `encode`).\n\n"
-            f"Variant `{evidence.variant}` ({variant.description}), seed {evidence.seed}."
-        )
-    return (
-        f"# {name}\n\n"
-        f"A sentence encoder of {diagnose.get('depth')} layers that may stop early (LEAP, Layer-wise "
-        f"Exit-Aware Pretraining): a sentence leaves at the first layer where its vector has stopped moving. "
-        f"Here {_shown(exits.get('rate'), 1, 100)} % of {diagnose.get('n')} sentences leave before the last "
-        f"layer, after {_shown(exits.get('expected_layers'), 2)} layers on average.\n\n"
-        f"Variant `{evidence.variant}` ({variant.description}), seed {evidence.seed}."
-    )
 
 
 def _front_matter(name: str, settings: Settings, evidence: Evidence) -> dict[str, Any]:
@@ -152,112 +119,31 @@ def _results(settings: Settings, evidence: Evidence) -> list[Any]:
     ]
 
 
-def _exit_table(settings: Settings, evidence: Evidence) -> str:
-    diagnose = evidence.diagnose or {}
-    rule = diagnose.get("exit_rule", {})
-    counts = diagnose.get("exit", {}).get("layers", {})
-    scores = evidence.sts.get(settings.evaluation.primary_set, {}).get("spearman_by_layer", [])
-    rows = [
-        (
-            str(row["layer"]),
-            _shown(counts.get(str(row["layer"]), 0) / diagnose["n"], 1, 100) + " %",
-            _shown(row.get("similarity_to_final")),
-            _shown(row.get("nn_at_10")),
-            _shown(scores[row["layer"] - 1] if row["layer"] <= len(scores) else None),
-        )
-        for row in diagnose.get("layers", [])
-    ]
-    primary = settings.evaluation.primary_set
-    head = (
-        "layer",
-        "sentences that leave here",
-        "similarity to the last layer",
-        "NN@10",
-        f"Spearman, {primary}",
-    )
-    return (
-        f"A sentence leaves at layer l if cos(p_l, p_(l-{rule.get('patience')})) >= {rule.get('threshold')}, "
-        f"from layer {rule.get('min_layer')} on.\n\n" + _table(head, rows)
-    )
-
-
-def _quality_table(evidence: Evidence) -> str:
-    rows = [
-        (
-            name,
-            "Spearman",
-            _shown(item.get("spearman_full")),
-            _shown(item.get("spearman_exit")),
-            "",
-            str(item.get("n")),
-        )
-        for name, item in sorted(evidence.sts.items())
-    ]
-    rows += [
-        (
-            name,
-            "nDCG@10",
-            _shown(item.get("ndcg_at_10_full")),
-            _shown(item.get("ndcg_at_10_exit")),
-            _shown(item.get("ndcg_at_10_query_exit")),
-            f"{item.get('n_queries')} queries, {item.get('n_documents')} documents",
-        )
-        for name, item in sorted(evidence.retrieval.items())
-    ]
-    return _table(("data set", "measure", "full depth", "with exits", "queries exit", "n"), rows)
-
-
-def _checks(verdict: dict[str, Any]) -> str:
-    outcome = "passes" if verdict["passed"] else "is refused"
-    rows = [
-        (
-            check["name"],
-            check["scope"],
-            check["reason"],
-            "yes" if check["passed"] else f"no ({check['severity']})",
-        )
-        for check in verdict["checks"]
-    ]
-    return f"The model {outcome}.\n\n" + _table(("check", "judged on", "finding", "passed"), rows)
-
-
-def _provenance(evidence: Evidence, verdict: dict[str, Any]) -> str:
-    latency = evidence.latency or {}
-    bound, early = verdict["bound_to"], query_row(latency) or latency
-    files = "\n".join(f"- `{name}`: sha256 `{digest}`" for name, digest in sorted(bound["data"].items()))
-    return (
-        f"Weights: sha256 `{evidence.checkpoint}`. Measured by code of commit "
-        f"{', '.join(bound['commits'])}. Speed-up {_shown(early.get('speed_up'), 2)}x of "
-        f"{'queries' if query_row(latency) else 'exits'} over full depth, one sentence at a time, on "
-        f"{hardware(latency.get('environment', {}))}. Data that were measured on:\n\n{files}"
-    )
-
-
-def _data(settings: Settings) -> str:
-    rows = []
+def _data(settings: Settings) -> Iterator[tuple[str, str, str]]:
+    """Every source of text: its name, what it is, and its licence."""
     for name, source in settings.data.sources.items():
         licence = settings.gate.card.data_licenses.get(name)
         if isinstance(source, PackageText):
-            rows += [
-                (name, f"docstrings of the package {package}", licence or package_licence(package))
-                for package in source.packages
-            ]
+            for package in source.packages:
+                yield name, f"docstrings of the package {package}", licence or package_licence(package)
         elif isinstance(source, HubText):
             where = f"[{source.repo}](https://huggingface.co/datasets/{source.repo}) at {source.revision[:12]}"
-            rows.append((name, where, licence or "see its page"))
+            yield name, where, licence or "see its page"
         else:
-            rows.append((name, "local files", licence or "not stated"))
-    return "Trained on:\n\n" + _table(("source", "what it is", "licence"), rows) + "\n\n" + _teacher(settings)
+            yield name, "local files", licence or "not stated"
+
+
+def _shown(value: Any, digits: int = 3) -> str:
+    return f"{value:.{digits}f}" if isinstance(value, int | float) else "-"
 
 
 def _teacher(settings: Settings) -> str:
     teacher = settings.teacher
     if isinstance(teacher, HubModel):
-        return f"Teacher: [{teacher.repo}](https://huggingface.co/{teacher.repo}) at {teacher.revision[:12]}."
+        return f"[{teacher.repo}](https://huggingface.co/{teacher.repo}) at {teacher.revision[:12]}"
     if isinstance(teacher, PackageModel):
-        licence = package_licence(teacher.package)
-        return f"Teacher: the weights in the package {teacher.package} (its licence: {licence})."
-    return "Teacher: a local model."
+        return f"the weights in the package {teacher.package} (its licence: {package_licence(teacher.package)})"
+    return "a local model"
 
 
 def package_licence(package: str) -> str:
@@ -276,12 +162,3 @@ def package_licence(package: str) -> str:
             return str(text).strip()
     lines = str((found.get_all("License") or [""])[0]).strip().splitlines()
     return lines[0][:80] if lines else "not stated"
-
-
-def _table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
-    lines = [head, tuple("---" for _ in head), *rows]
-    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
-
-
-def _shown(value: float | None, digits: int = 3, times: int = 1) -> str:
-    return "-" if value is None else f"{times * value:.{digits}f}"

@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from leap.core.columns import columns
 from leap.core.errors import UserError
 from leap.core.files import sha256_of_json
+from leap.core.grid import Grid
 from leap.core.passwords import without_passwords
 from leap.gate.verdict import mark
 from leap.registry.checkpoint_run import Logged
@@ -161,8 +161,8 @@ def history_text(versions: list[Registered]) -> str:
     """Return the history for a terminal: a line a version, then who became champion when."""
     if not versions:
         return "nothing is registered"
-    rows = [("version", "model", "aliases", "passes", "primary metric", "registered", "decision")]
-    rows += [
+    head = ("version", "model", "aliases", "passes", "primary metric", "registered", "decision")
+    rows = [
         (
             str(item.version),
             item.name,
@@ -175,7 +175,7 @@ def history_text(versions: list[Registered]) -> str:
         for item in versions
     ]
     events = sorted((at, f"version {item.version} {what}") for item in versions for at, what in item.events)
-    return "\n".join([columns(rows), "", *(f"{at}  {what}" for at, what in events)])
+    return "\n".join([Grid(head, rows, words=7).text(), "", *(f"{at}  {what}" for at, what in events)])
 
 
 class _Registry:

@@ -9,8 +9,8 @@ import textwrap
 from typing import Any
 
 from leap.core.environment import hardware
+from leap.core.grid import Grid, shown
 from leap.gate.verdict import refuses
-from leap.report.grid import Grid, shown
 from leap.report.summary import dig, mean_ndcg
 
 Variant = dict[str, Any]

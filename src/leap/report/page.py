@@ -7,10 +7,10 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader
 from markupsafe import Markup, escape
 
+from leap.core.grid import shown, signed, tone
 from leap.evidence.bounds import ENOUGH_NEIGHBOURS
 from leap.report import plot_data, plots
 from leap.report.findings import against_smaller, finding, machine, next_steps, overview
-from leap.report.grid import shown, signed, tone
 from leap.report.paper_tables import Table
 from leap.report.sections import sections
 from leap.report.study_results import Studies

@@ -4,10 +4,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from leap.core.grid import Grid, shown, with_interval
 from leap.evidence.bounds import recommended
 from leap.gate.verdict import mark
 from leap.report.findings import machine, would_fail
-from leap.report.grid import Grid, shown, with_interval
 from leap.report.study_results import Studies
 from leap.report.summary import dig
 from leap.report.wall_clock import wall_clock
