@@ -75,4 +75,4 @@ def table(figures: dict[str, Any]) -> str:
         gain = f"{row['speed_up']:.2f} [{low:.2f}, {high:.2f}]"
         checks = "" if overhead is None else f"{overhead:+.1%}"
         rows.append((*cells, gain, row["over"], f"{row['layer_reduction_realised']:.3f}", checks))
-    return Grid((*COLUMNS, "speed-up [95 %]", "over", "realised", "checks"), rows).text()
+    return Grid((*COLUMNS, "speed-up [95 %]", "over", "realised", "checks"), rows, words=2).text()

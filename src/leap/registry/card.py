@@ -32,9 +32,7 @@ def model_card(settings: Settings, evidence: Evidence, verdict: dict[str, Any]) 
     primary = settings.evaluation.primary_set
     latency = evidence.latency or {}
     queries = query_row(latency)
-    environment = Environment(loader=FileSystemLoader(Path(__file__).parent), trim_blocks=True, lstrip_blocks=True)
-    environment.filters |= {"shown": _shown, "cell": lambda text: text.replace("|", "\\|")}
-    body = environment.get_template("card.md.j2").render(
+    body = _rendered(
         name=name,
         variant=settings.variants[evidence.variant],
         primary=primary,
@@ -55,11 +53,13 @@ def model_card(settings: Settings, evidence: Evidence, verdict: dict[str, Any]) 
 def plain_card(name: str) -> str:
     """Return the card of a model that the gate has not judged: how it is used, and no figures."""
     front = {"library_name": "sentence-transformers", "pipeline_tag": "sentence-similarity", "tags": list(TAGS)}
-    opening = (
-        f"# {name}\n\nA sentence encoder that may exit early (LEAP, Layer-wise Exit-Aware Pretraining). The gate "
-        "has not judged it, so this card has no figures."
-    )
-    return with_front_matter(front, "\n\n".join([opening, "## Use", USAGE.format(name=name), "## Limits", LIMITS]))
+    return with_front_matter(front, _rendered(name=name, verdict=None))
+
+
+def _rendered(**content: Any) -> str:
+    environment = Environment(loader=FileSystemLoader(Path(__file__).parent), trim_blocks=True, lstrip_blocks=True)
+    environment.filters |= {"shown": _shown, "cell": lambda text: text.replace("|", "\\|")}
+    return environment.get_template("card.md.j2").render(content)
 
 
 def with_front_matter(front: dict[str, Any], body: str) -> str:
