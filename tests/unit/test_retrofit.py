@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
-from tiny_models import MakeFolder
+from tiny_models import MakeFolder, write_modules
+from zoo import write_model
 
 from leap.core.errors import UserError
 from leap.exits import LeapEncoder
@@ -42,6 +43,38 @@ def test_the_model_exits_and_loads_everywhere(folder: Path, tmp_path: Path, sent
     theirs = SentenceTransformer(str(output), device="cpu", local_files_only=True)
     np.testing.assert_allclose(vectors, theirs.encode(sentences), atol=1e-5)
     assert not np.allclose(model.encode(sentences, strategy="fixed", layer=2), vectors, atol=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("name", "pooling", "side"),
+    [
+        *(("modernbert", "mean_tokens", "right"), ("qwen3", "lasttoken", "left")),
+        *(("mpnet", "mean_tokens", "right"), ("bert", "cls_token", "right")),
+    ],
+)
+def test_any_architecture_learns_to_exit(
+    name: str, pooling: str, side: str, tmp_path: Path, sentences: list[str]
+) -> None:
+    from sentence_transformers import SentenceTransformer
+
+    folder = write_modules(write_model(tmp_path / "model", name, side=side), pooling, normalize=False)
+    retrofit(folder, sentences, tmp_path / "elastic", SHORT, device="cpu")
+    model, before = LeapEncoder(tmp_path / "elastic", "cpu"), LeapEncoder(folder, "cpu")
+    assert type(model.encoder) is type(before.encoder)
+    assert model.heads is not None
+    assert (model.encoder.pooling, model.normalizes) == (before.encoder.pooling, False)
+    vectors = model.encode(sentences)
+    theirs = SentenceTransformer(str(tmp_path / "elastic"), device="cpu", local_files_only=True)
+    np.testing.assert_allclose(vectors, theirs.encode(sentences), atol=1e-4)
+    np.testing.assert_allclose(model.encode_document(sentences), vectors, atol=1e-5)
+    queries, layers = model.encode_query(sentences, return_exit_layers=True)
+    assert set(layers.tolist()) == {2}
+    assert _cosines(queries, vectors) > _cosines(before.encode(sentences, strategy="fixed", layer=2), vectors) + 0.01
+    assert _cosines(before.encode(sentences, strategy="full"), vectors) > 0.9
+
+
+def _cosines(one: Any, two: Any) -> float:
+    return torch.cosine_similarity(torch.tensor(one), torch.tensor(two), dim=-1).mean().item()
 
 
 def test_training_brings_exits_nearer_and_the_anchor_holds_full_depth(

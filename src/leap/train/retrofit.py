@@ -17,14 +17,17 @@ from leap.core.settings import VariantSettings
 from leap.core.settings.sources import LocalModel
 from leap.models.device import resolve_device
 from leap.models.locate import locate
+from leap.models.open_model import open_model
 from leap.models.packed_encoder import EncoderConfig
-from leap.models.tokenizer import folder_max_length
+from leap.models.walk import Shape
 from leap.train.teacher.teacher_cache import build_cache
 from leap.train.train_student import train_student
 
 LOG_EVERY = 50
 # Among fewer documents a query keeps its nearest ten by chance.
 FEWEST_DOCUMENTS = 50
+# The longest input that the settings take; a decoder's own may be above it.
+LONGEST = 8192
 # What was found best for all-MiniLM-L6-v2 (docs/log/2026-11-28.md); the variant `elastic` of the profiles.
 LOSS: dict[str, Any] = {
     "kind": "leap",
@@ -123,7 +126,8 @@ def retrofit(
     depth and queries at `query_layer`.
 
     Args:
-        model: a folder that `find_model` has checked: of the BERT family, with mean pooling.
+        model: a folder that `find_model` has checked, of any architecture that exits; one that the packed encoder
+            computes trains several times faster.
         sentences: the training text, like what the model will encode.
         output: the new folder; must not exist.
         query_layer: from 1 to L; half the depth if None.
@@ -136,7 +140,8 @@ def retrofit(
         KeyboardInterrupt: SIGINT or SIGTERM came; the state is saved.
     """
     must_be_new(output)
-    shape = EncoderConfig.load(model)
+    opened = open_model(model)
+    shape, longest = opened.encoder.config, opened.tokenizer.max_length
     chosen = max(1, shape.layers // 2) if query_layer is None else query_layer
     if not 1 <= chosen <= shape.layers:
         raise UserError(f"query layer {chosen} is not a layer of {model}: 1 to {shape.layers}")
@@ -147,9 +152,9 @@ def retrofit(
         )
     source = LocalModel(kind="local", path=str(model))
     place = Workplace(output.absolute().with_name(f"{output.name}.unfinished"))
-    length = min(training.max_length, folder_max_length(model))
+    length = min(training.max_length, longest)
     build_cache(place.root / "teacher", locate(source), sentences, [shape.layers], length, device)
-    variant = _settings(shape, folder_max_length(model), training, length, device)
+    variant = _settings(shape, longest, training, length, device)
     result = train_student(variant, source, seed, sentences, place.root / "teacher", place, lambda *_: None)
     with whole_folder(output) as temporary:
         shutil.copytree(place.student, temporary, dirs_exist_ok=True)
@@ -161,8 +166,10 @@ def retrofit(
     return result
 
 
-def _settings(shape: EncoderConfig, longest: int, training: Training, length: int, device: str) -> VariantSettings:
+def _settings(shape: Shape, longest: int, training: Training, length: int, device: str) -> VariantSettings:
     on_cpu = resolve_device(device).type == "cpu"
+    # Of another architecture than BERT's nothing but depth and width is compared with the settings.
+    heads, intermediate = (shape.heads, shape.intermediate) if isinstance(shape, EncoderConfig) else (1, shape.width)
     return VariantSettings.model_validate(
         {
             "name": "retrofit",
@@ -171,9 +178,9 @@ def _settings(shape: EncoderConfig, longest: int, training: Training, length: in
             "student": {
                 "layers": shape.layers,
                 "width": shape.width,
-                "heads": shape.heads,
-                "intermediate": shape.intermediate,
-                "max_length": longest,
+                "heads": heads,
+                "intermediate": intermediate,
+                "max_length": min(longest, LONGEST),
                 "start": {"kind": "teacher"},
             },
             "loss": LOSS,

@@ -67,12 +67,16 @@ def student_tokenizer_folder(settings: StudentSettings, teacher_folder: Path) ->
 
 
 def save_student(
-    encoder: Encoder | ReferenceEncoder, folder: Path, tokenizer_folder: Path, max_length: int
+    encoder: Encoder | ReferenceEncoder,
+    folder: Path,
+    tokenizer_folder: Path,
+    max_length: int,
+    normalizes: bool = True,
 ) -> None:
     """Write the student as a sentence-transformers folder with its start's prompts.
 
-    A packed student's vectors are of length 1; one of another architecture keeps all modules of its teacher.
-    `tokenizer_folder` is the model that its tokenizer and its prompts come from.
+    A packed student's vectors are of length 1 where it `normalizes`; one of another architecture keeps all modules
+    of its teacher. `tokenizer_folder` is the model that its tokenizer and its prompts come from.
     """
     if not isinstance(encoder, Encoder):
         encoder.save(folder, max_length)
@@ -81,7 +85,7 @@ def save_student(
     encoder.save(folder)
     tokenizer = open_model(tokenizer_folder).tokenizer.backend()
     save_tokenizer(tokenizer, tokenizer_folder, folder, max_length, encoder.config.pad_token)
-    names = ("Transformer", "Pooling", "Normalize")
+    names = ("Transformer", "Pooling", *(["Normalize"] if normalizes else []))
     modules = [
         {
             "idx": index,
@@ -97,7 +101,8 @@ def save_student(
     }
     pooling = {"word_embedding_dimension": encoder.config.width, **modes}
     (folder / "1_Pooling").mkdir()
-    (folder / "2_Normalize").mkdir()
+    if normalizes:
+        (folder / "2_Normalize").mkdir()
     for name, content in {
         "modules.json": modules,
         "1_Pooling/config.json": pooling,

@@ -15,7 +15,7 @@ from leap.core.checksums import write_sums
 from leap.core.files import read_json, sha256_of, sha256_of_json, whole_folder, write_with_checksum
 from leap.core.settings import VariantSettings
 from leap.core.settings.sources import ModelSource
-from leap.core.settings.training import LossSettings
+from leap.core.settings.training import LossSettings, TeacherStart
 from leap.models.device import resolve_device
 from leap.models.exit_heads import ExitHeads
 from leap.models.find import CHANGING
@@ -99,7 +99,9 @@ def train_student(
     if not ranks.first:
         return {"steps": trainer.steps}
     with whole_folder(place.student) as temporary:
-        save_student(encoder.cpu().eval(), temporary, tokenizer_folder, variant.student.max_length)
+        # A retrofit's vectors at full depth are what they were, their length too.
+        scaled = start.normalizes if isinstance(variant.student.start, TeacherStart) else True
+        save_student(encoder.cpu().eval(), temporary, tokenizer_folder, variant.student.max_length, scaled)
         if (maps := loss.maps()) is not None:
             ExitHeads(maps).save(temporary)
     result = {
