@@ -1,5 +1,6 @@
 import json
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -7,8 +8,9 @@ import numpy as np
 import pytest
 from huggingface_hub import ModelCard
 from made_evidence import made_settings, write_evidence
-from tiny_models import WORDS, write_folder
+from tiny_models import WORDS, write_folder, write_modules
 from typer.testing import CliRunner
+from zoo import write_model
 
 from leap.cli import app
 from leap.core.errors import UserError
@@ -90,6 +92,44 @@ def headed(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+# Decoders and ModernBERT end with a norm, ALBERT's layers share their weights, Gemma 3's have lists of kinds.
+OTHERS = {
+    "qwen3": "lasttoken", "gemma3_text": "mean_tokens", "albert": "mean_tokens", "modernbert": "cls_token",
+    "t5": "mean_tokens",
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def other(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """A model of another architecture, with heads."""
+    import torch
+
+    root = tmp_path_factory.mktemp("others")
+
+    def folder(name: str) -> Path:
+        if not (root / name).exists():
+            write_modules(
+                write_model(root / name, name, side="left" if name == "qwen3" else "right"), OTHERS[name]
+            )
+            ExitHeads(torch.eye(16) + torch.randn(3, 16, 16) / 8).save(root / name)
+        return root / name
+
+    return folder
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_any_architecture_is_cut(
+    name: str, other: Callable[[str], Path], project: Path, sentences: list[str]
+) -> None:
+    from sentence_transformers import SentenceTransformer
+
+    for layers in (1, 3, 4):
+        export_truncated(other(name), layers, Path(f"out-{layers}"), None)
+        found = SentenceTransformer(f"out-{layers}", device="cpu", local_files_only=True).encode(sentences)
+        assert cosines(found, fixed(other(name), sentences, layers)) == pytest.approx(1, abs=1e-5)
+        assert LeapEncoder(f"out-{layers}", "cpu").depth == layers
+
+
 @pytest.mark.parametrize("layers", [2, 5])
 def test_a_head_becomes_a_dense_module(
     headed: Path, checkpoint: Path, project: Path, sentences: list[str], layers: int
@@ -155,6 +195,40 @@ def test_onnx_gives_the_layers_vectors_at_any_batch_and_length(
             ids[row, : len(tokens)], mask[row, : len(tokens)] = tokens, 1
         (found,) = session.run(None, {"input_ids": ids, "attention_mask": mask})
         assert cosines(found, expected[: len(encoded)]) == pytest.approx(1, abs=1e-5)
+
+
+def test_onnx_of_a_decoder_that_pads_at_the_left(
+    other: Callable[[str], Path], project: Path, sentences: list[str]
+) -> None:
+    pytest.importorskip("onnxscript", reason="pip install 'leap-pipeline[export]'")
+    import onnxruntime
+
+    from leap.registry.export_onnx import export_onnx
+
+    export_onnx(other("qwen3"), 2, Path("out"), None)
+    rows = LeapEncoder(other("qwen3"), "cpu").tokenizer(sentences[:7])
+    ids = np.zeros((7, max(map(len, rows))), dtype=np.int64)
+    mask = np.zeros_like(ids)
+    for row, tokens in enumerate(rows):
+        ids[row, -len(tokens) :], mask[row, -len(tokens) :] = tokens, 1
+    given = {"input_ids": ids, "attention_mask": mask}
+    (found,) = onnxruntime.InferenceSession("out/model.onnx").run(None, given)
+    assert cosines(found, fixed(other("qwen3"), sentences[:7], 2)) == pytest.approx(1, abs=1e-5)
+
+
+def test_what_cannot_be_exported_is_refused_by_name(
+    checkpoint: Path, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("onnxscript", reason="pip install 'leap-pipeline[export]'")
+    from leap.registry import export_onnx
+
+    def fails(*_: object) -> None:
+        raise RuntimeError("no such operator\nand more")
+
+    monkeypatch.setattr(export_onnx, "convert", fails)
+    with pytest.raises(UserError, match=r"makes no ONNX of this architecture \(RuntimeError: no such operator\)"):
+        export_onnx.export_onnx(checkpoint, 3, Path("out"), None)
+    assert list(project.iterdir()) == []
 
 
 def test_nothing_is_overwritten_and_nothing_half_written(checkpoint: Path, project: Path) -> None:

@@ -69,7 +69,9 @@ def test_any_architecture_learns_to_exit(
     np.testing.assert_allclose(model.encode_document(sentences), vectors, atol=1e-5)
     queries, layers = model.encode_query(sentences, return_exit_layers=True)
     assert set(layers.tolist()) == {2}
-    assert _cosines(queries, vectors) > _cosines(before.encode(sentences, strategy="fixed", layer=2), vectors) + 0.01
+    assert (
+        _cosines(queries, vectors) > _cosines(before.encode(sentences, strategy="fixed", layer=2), vectors) + 0.01
+    )
     assert _cosines(before.encode(sentences, strategy="full"), vectors) > 0.9
 
 

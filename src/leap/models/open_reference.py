@@ -15,8 +15,16 @@ from leap.models.weights import check_finite, tensor_types
 OWN = "sentence_transformers."
 
 
-def open_reference(folder: Path) -> Any:
-    """The folder by sentence-transformers; what is missing of its weights is set to NaN, so that a use shows."""
+def open_reference(folder: Path, layers: int | None = None) -> Any:
+    """Open a folder by sentence-transformers; what is missing of its weights is set to NaN, so that a use shows.
+
+    Args:
+        folder: the model's.
+        layers: keep only the first ones; all if None.
+
+    Raises:
+        UserError: it needs code of its own, or cannot be read.
+    """
     _check_safe(folder)
     with _quiet():
         from sentence_transformers import SentenceTransformer
@@ -28,6 +36,7 @@ def open_reference(folder: Path) -> Any:
                 local_files_only=True,
                 trust_remote_code=False,
                 model_kwargs={"use_safetensors": True, "dtype": torch.float32},
+                config_kwargs=None if layers is None else _shortened(folder, layers),
             )
         except Exception as error:  # noqa: BLE001 - the libraries raise whatever a damaged file makes them
             raise UserError(f"{folder} cannot be read by sentence-transformers: {first_line(error)}") from None
@@ -45,6 +54,17 @@ def open_reference(folder: Path) -> Any:
         if id(parameter) not in missing:
             check_finite(folder, name, parameter.detach())
     return model
+
+
+def _shortened(folder: Path, layers: int) -> dict[str, Any]:
+    """What config.json must say of a model's first layers, lists of something a layer included."""
+    from transformers import AutoConfig
+
+    config = AutoConfig.from_pretrained(str(ModelFolder.read(folder).transformer), local_files_only=True)
+    depth = config.num_hidden_layers
+    lists = {key: value for key, value in config.to_dict().items() if isinstance(value, list)}
+    shorter = {key: value[:layers] for key, value in lists.items() if len(value) == depth}
+    return {"num_hidden_layers": layers, **shorter}
 
 
 def _missing_parameters(model: nn.Module) -> list[tuple[str, nn.Parameter]]:

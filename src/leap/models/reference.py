@@ -1,9 +1,8 @@
 """The reference model: a folder as sentence-transformers and transformers read it, stopped at after any layer.
 
-Any architecture of transformers is computed by its own code. Its layers are found once, on made rows, by what they
-give: layer l is the outermost module whose output is the model's own l-th hidden state. Hooks on them show the
-hidden state of every layer while the model's forward pass runs, take out the rows that left before the next layer,
-and end the pass when none is left.
+Any architecture of transformers is computed by its own code. Hooks on its layers (`leap.models.layer_modules`)
+show the hidden state of every layer while the model's forward pass runs, take out the rows that left before the
+next layer, and end the pass when none is left.
 
 Models with a norm after their last layer (most decoders, T5) have it applied before every exit, as it is before
 the last one: p_l is what the model would give if it ended after layer l, and p_L is sentence-transformers' vector.
@@ -22,6 +21,7 @@ from torch.nn import functional as F
 
 from leap.core.errors import UserError
 from leap.models.batches import Batch, pack
+from leap.models.layer_modules import LayerModules, NoLayersError, find_layers
 from leap.models.nested_tensors import Way, first_tensor, replaced, tensors_in
 from leap.models.open_reference import first_line, missing_weights, open_reference
 from leap.models.walk import Visit
@@ -87,15 +87,19 @@ class ReferenceEncoder(nn.Module):
 
     packs = False
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, layers: int | None = None) -> None:
         """Open a folder by sentence-transformers, from local files and safetensors only.
+
+        Args:
+            folder: the model's.
+            layers: keep only the first ones; all if None.
 
         Raises:
             UserError: it needs code of its own, cannot be read, or its layers cannot be walked one by one.
         """
         super().__init__()
         self.folder = folder
-        self.model = open_reference(folder)
+        self.model = open_reference(folder, layers)
         modules = list(self.model)
         self.normalizes = type(modules[-1]).__name__ == "Normalize"
         self.transformer = modules[0]
@@ -112,7 +116,8 @@ class ReferenceEncoder(nn.Module):
             self.transformer.max_seq_length = longest
         self.config = ReferenceConfig(0, 0, vocabulary, pad or 0, longest)
         # Each layer's module; where layers share their weights, one module several times.
-        self.layers, self._norm = self._found_layers()
+        found = self._find_layers()
+        self.layers, self._norm = found.layers, found.norm
         self._batched: list[set[Way]] = [set() for _ in self.layers]
         for module in dict.fromkeys(self.layers):
             module.register_forward_pre_hook(self._before, with_kwargs=True)
@@ -157,11 +162,28 @@ class ReferenceEncoder(nn.Module):
             parameter.requires_grad_(name not in self._unused)
         return self
 
-    def save(self, folder: Path, max_length: int) -> None:
-        """Write the model by sentence-transformers, with another longest input."""
-        self.transformer.max_seq_length = max_length
-        self.transformer.tokenizer.model_max_length = max_length
+    def save(self, folder: Path, max_length: int | None = None) -> None:
+        """Write the model by sentence-transformers, with another longest input if one is given."""
+        if max_length is not None:
+            self.transformer.max_seq_length = max_length
+            self.transformer.tokenizer.model_max_length = max_length
         self.model.save(str(folder), create_model_card=False)
+
+    @torch.inference_mode()
+    def first_layers(self, layers: int) -> "ReferenceEncoder":
+        """Open the same model again with its first layers alone.
+
+        Raises:
+            UserError: they give other vectors than within the whole model.
+        """
+        cut = ReferenceEncoder(self.folder, layers)
+        batch = _made_batch(self.config.vocabulary, PROBE_LENGTHS)
+        if cut.depth != layers or not _agree(cut(batch), self(batch)[: layers + 1]):
+            raise UserError(
+                f"{self.folder}: its first {layers} layers alone are not what they are within the model: use "
+                f"LeapEncoder.encode(..., strategy='fixed', layer={layers}), or export the whole model"
+            )
+        return cut
 
     def walk(self, batch: Batch, visit: Visit) -> None:
         """Compute layer by layer; `leap.models.walk` says how."""
@@ -242,94 +264,17 @@ class ReferenceEncoder(nn.Module):
                 raise self._unwalkable("it leaves its prompt out of the mean (include_prompt false)")
 
     @torch.inference_mode()
-    def _found_layers(self) -> tuple[list[nn.Module], nn.Module | None]:
-        """The modules that give hidden states 1 to L, and the norm behind the last one where there is one."""
-        model = self.transformer.auto_model
-        names = {module: name for name, module in model.named_modules()}
-        calls: list[tuple[str, nn.Module, Tensor]] = []
-
-        def note(module: nn.Module, args: Any, output: Any) -> None:
-            tensor = next((tensor for _, tensor in tensors_in(output)), None)
-            if tensor is not None and tensor.is_floating_point():
-                calls.append((names[module], module, tensor))
-
-        hooks = [module.register_forward_hook(note) for module in names if module is not model]
+    def _find_layers(self) -> LayerModules:
         features = self._padded(_made_batch(self.config.vocabulary, PROBE_LENGTHS))
         accepted = self.transformer.model_forward_params or set(features)
         given = {key: value for key, value in features.items() if key in accepted}
         try:
-            output = model(**given, output_hidden_states=True, return_dict=True)
-            hidden, last = list(output.hidden_states or ()), output.last_hidden_state
+            return find_layers(self.transformer.auto_model, given)
+        except NoLayersError as error:
+            self._check_finite(self.transformer.auto_model(**given).last_hidden_state)
+            raise self._unwalkable(str(error)) from None
         except Exception as error:  # noqa: BLE001 - whatever an architecture of its own raises
             raise self._unwalkable(f"transformers cannot run it layer by layer ({first_line(error)})") from None
-        finally:
-            for hook in hooks:
-                hook.remove()
-        self._check_finite(last)
-        if len(hidden) < 2 or any(states.shape != last.shape for states in hidden[1:]):
-            raise self._unwalkable("transformers gives no hidden state of the same tokens for every layer")
-        return self._layers_of(hidden, last, calls)
-
-    def _layers_of(
-        self, hidden: list[Tensor], last: Tensor, calls: list[tuple[str, nn.Module, Tensor]]
-    ) -> tuple[list[nn.Module], nn.Module | None]:
-        depth = len(hidden) - 1
-        found: list[tuple[int, str, nn.Module]] = []
-        start = 0
-        for number in range(1, depth + 1):
-            equal = [
-                (place, name, module)
-                for place, (name, module, tensor) in enumerate(calls)
-                if place >= start and tensor.shape == hidden[number].shape and torch.equal(tensor, hidden[number])
-            ]
-            # A container of all layers ends with the last one and gives the same as it.
-            equal = [item for item in equal if not any(_is_inside(name, item[1]) for _, name, _ in found)]
-            if not equal:
-                break
-            place, name, module = min(equal, key=lambda item: (item[1].count("."), item[0]))
-            found.append((place, name, module))
-            start = place + 1
-        layers = [module for _, _, module in found]
-        siblings = [name for _, name, _ in found[: depth - 1]]
-        if len(siblings) < depth - 1:
-            raise self._unwalkable(f"hidden state {len(found) + 1} is not what one of its modules gives")
-        if torch.equal(hidden[depth], last) and len(found) == depth and _are_alike([*siblings, found[-1][1]]):
-            return layers, None
-        # The last hidden state is behind a norm: the last layer is the next call of the same kind.
-        return self._with_norm(layers[: depth - 1], siblings, last, calls, start_of(found, depth))
-
-    def _with_norm(
-        self,
-        layers: list[nn.Module],
-        siblings: list[str],
-        last: Tensor,
-        calls: list[tuple[str, nn.Module, Tensor]],
-        start: int,
-    ) -> tuple[list[nn.Module], nn.Module | None]:
-        behind = calls[start:]
-        kind = type(layers[-1]) if layers else None
-        place, final = next(
-            (
-                (place, module)
-                for place, (name, module, _) in enumerate(behind)
-                if type(module) is kind and (not siblings or _are_alike([*siblings, name]))
-            ),
-            (-1, None),
-        )
-        if final is None:
-            raise self._unwalkable("its last layer is not like the others")
-        given = behind[place][2]
-        tail = [
-            (name, module)
-            for name, module, tensor in behind[place + 1 :]
-            if tensor.shape == last.shape
-            and torch.equal(tensor, last)
-            and not any(_is_inside(s, name) for s in siblings)
-        ]
-        for _, module in sorted(tail, key=lambda item: item[0].count(".")):
-            if torch.equal(_called(module, given), last):
-                return [*layers, final], module
-        raise self._unwalkable("between its last layer and its vectors lies more than one norm")
 
     @torch.inference_mode()
     def _find_shape(self) -> None:
@@ -420,11 +365,6 @@ class ReferenceEncoder(nn.Module):
         )
 
 
-def start_of(found: Sequence[tuple[int, str, nn.Module]], depth: int) -> int:
-    """The place among the calls behind the last layer but one."""
-    return found[depth - 2][0] + 1 if depth > 1 else 0
-
-
 def _positions(model: nn.Module) -> int:
     """The rows that tables of absolute positions leave for tokens: some begin after the place of padding."""
     tables = [
@@ -443,24 +383,6 @@ def _made_batch(vocabulary: int, lengths: Sequence[int]) -> Batch:
         for row, length in enumerate(lengths)
     ]
     return pack(rows)
-
-
-def _called(module: nn.Module, states: Tensor) -> Tensor:
-    """What a module gives for hidden states; nothing like them where it wants other arguments."""
-    try:
-        found = module(states)
-    except Exception:  # noqa: BLE001 - a module of other arguments is not the norm
-        return torch.empty(0)
-    return found if isinstance(found, Tensor) else torch.empty(0)
-
-
-def _is_inside(name: str, container: str) -> bool:
-    return name.startswith(f"{container}.")
-
-
-def _are_alike(names: Sequence[str]) -> bool:
-    """Say whether modules are items of one list, or one module called again."""
-    return len({name.rpartition(".")[0] for name in names}) == 1
 
 
 def _agree(found: Tensor, wanted: Tensor) -> bool:

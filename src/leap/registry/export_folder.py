@@ -6,13 +6,15 @@ from pathlib import Path
 from typing import Any
 
 from safetensors.torch import save_file
+from tokenizers import Tokenizer
 from torch import Tensor
 
+from leap.core.errors import UserError
 from leap.core.files import must_be_new, whole_folder
 from leap.models.exit_heads import ExitHeads
 from leap.models.folder import ModelFolder, hash_weights
 from leap.models.open_model import open_model
-from leap.models.packed_encoder import Encoder, EncoderConfig
+from leap.models.packed_encoder import Encoder
 from leap.models.saved_files import model_arguments, save_tokenizer
 from leap.models.tokenizer import folder_max_length, lowers_case
 from leap.registry.card import front_matter, with_front_matter
@@ -69,7 +71,20 @@ def write_truncated(source: Path, layers: int, target: Path) -> None:
     Raises:
         UserError: the model has fewer layers.
     """
-    encoder = Encoder.load(source, layers)
+    opened = open_model(source)
+    shape = opened.encoder.config
+    if not 1 <= layers <= shape.layers:
+        raise UserError(f"{source} has {shape.layers} layers, {layers} were asked for")
+    if isinstance(opened.encoder, Encoder):
+        _write_packed(source, Encoder.load(source, layers), opened.tokenizer.backend(), target)
+    else:
+        opened.encoder.first_layers(layers).save(target)
+    heads = ExitHeads.load(source, shape.layers, shape.width)
+    if heads is not None and layers < shape.layers:
+        add_dense(target, heads.maps[layers - 1])
+
+
+def _write_packed(source: Path, encoder: Encoder, tokenizer: Tokenizer, target: Path) -> None:
     transformer = ModelFolder.read(source).transformer
     for pattern in BESIDE:
         for found in source.glob(pattern):
@@ -81,7 +96,6 @@ def write_truncated(source: Path, layers: int, target: Path) -> None:
     inside.mkdir(exist_ok=True)
     encoder.save(inside)
     length = folder_max_length(source)
-    tokenizer = open_model(source).tokenizer.backend()
     save_tokenizer(tokenizer, source, inside, length, encoder.config.pad_token)
     config = {
         "max_seq_length": length,
@@ -89,10 +103,6 @@ def write_truncated(source: Path, layers: int, target: Path) -> None:
         **model_arguments(encoder.config.family),
     }
     (inside / "sentence_bert_config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
-    shape = EncoderConfig.load(transformer)
-    heads = ExitHeads.load(source, shape.layers, shape.width)
-    if heads is not None and layers < shape.layers:
-        add_dense(target, heads.maps[layers - 1])
 
 
 def add_dense(folder: Path, head: Tensor) -> None:

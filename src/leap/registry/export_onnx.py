@@ -7,6 +7,7 @@ from pathlib import Path
 from leap.core.errors import UserError
 from leap.core.files import must_be_new, whole_folder
 from leap.models.onnx_graph import convert
+from leap.models.open_reference import first_line
 from leap.registry.export_folder import BESIDE, CARD, derived_card, write_truncated
 
 MODEL = "model.onnx"
@@ -26,7 +27,8 @@ def export_onnx(source: Path, layers: int, target: Path, card: str | None) -> No
         card: the checkpoint's card, from which the new one takes licence and origin.
 
     Raises:
-        UserError: the target exists, the model has fewer layers, or onnx and onnxscript are not installed.
+        UserError: the target exists, the model has fewer layers, PyTorch exports no such architecture, or onnx and
+            onnxscript are not installed.
     """
     must_be_new(target)
     try:
@@ -36,7 +38,13 @@ def export_onnx(source: Path, layers: int, target: Path, card: str | None) -> No
     with tempfile.TemporaryDirectory() as scratch, whole_folder(target) as temporary:
         cut = Path(scratch)
         write_truncated(source, layers, cut)
-        convert(cut, temporary / MODEL)
+        try:
+            convert(cut, temporary / MODEL)
+        except Exception as error:  # noqa: BLE001 - whatever an operation that ONNX does not have makes it raise
+            raise UserError(
+                f"{source}: PyTorch's exporter makes no ONNX of this architecture ({first_line(error)}): export "
+                "it with --to truncated"
+            ) from None
         for pattern in (*BESIDE, "config.json"):
             for found in cut.glob(pattern):
                 if found.is_file() and found.name != "modules.json":

@@ -169,7 +169,9 @@ def retrofit(
 def _settings(shape: Shape, longest: int, training: Training, length: int, device: str) -> VariantSettings:
     on_cpu = resolve_device(device).type == "cpu"
     # Of another architecture than BERT's nothing but depth and width is compared with the settings.
-    heads, intermediate = (shape.heads, shape.intermediate) if isinstance(shape, EncoderConfig) else (1, shape.width)
+    heads, intermediate = (
+        (shape.heads, shape.intermediate) if isinstance(shape, EncoderConfig) else (1, shape.width)
+    )
     return VariantSettings.model_validate(
         {
             "name": "retrofit",
