@@ -48,7 +48,7 @@ def test_it_is_a_sentence_transformer_whose_vectors_are_the_encoders(
     model: SentenceTransformer, encoder: LeapEncoder, sentences: list[str]
 ) -> None:
     assert isinstance(model, SentenceTransformer)
-    for options in ({}, EXITS, {"strategy": "full"}, {"strategy": "fixed", "layer": 2}):
+    for options in ({}, EXITS, {"strategy": "full"}, {"strategy": "fixed", "layer": 2}, {"max_layer": 3}):
         expected = encoder.encode(sentences, **options)
         np.testing.assert_allclose(model.encode(sentences, batch_size=7, **options), expected, atol=1e-6)
     items = model.encode(sentences, output_value=None, **EXITS)
