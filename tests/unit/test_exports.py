@@ -142,6 +142,11 @@ def test_a_head_becomes_a_dense_module(
     found = SentenceTransformer("out", device="cpu", local_files_only=True).encode(sentences)
     assert cosines(found, fixed(headed, sentences, layers)) == pytest.approx(1, abs=1e-5)
     assert (cosines(found, fixed(checkpoint, sentences, layers)) > 0.99) == (layers == 5)
+    # A Dense module is none of the packed encoder's, so LeapEncoder computes such a folder by its own modules.
+    model = LeapEncoder("out", "cpu")
+    assert model.depth == layers
+    assert cosines(model.encode(sentences, strategy="full"), found) == pytest.approx(1, abs=1e-5)
+    assert model.encode(sentences, strategy="fixed", layer=1).shape == found.shape
 
 
 def test_onnx_has_the_head(headed: Path, project: Path, sentences: list[str]) -> None:

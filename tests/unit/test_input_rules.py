@@ -5,11 +5,16 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from tiny_models import MakeFolder
+from torch.nn import functional as F
 
 from leap.core.errors import UserError
 from leap.core.files import write_with_checksum
 from leap.exits import LeapEncoder
+from leap.exits.calibration import Calibration
+from leap.exits.rules import calibrated
+from leap.models.exit_heads import ExitHeads
 
 ENCODE = {"threshold": 0.9, "min_layer": 2, "patience": 1}
 
@@ -43,6 +48,33 @@ def test_a_rule_of_thresholds_for_queries(make_folder: MakeFolder, sentences: li
     # A document without a rule of its own leaves as `encode` does.
     documents = model.encode_document(sentences, return_exit_layers=True)[1]
     assert documents.tolist() == model.encode(sentences, return_exit_layers=True)[1].tolist()
+
+
+def test_calibrated_thresholds_for_queries_go_through_the_heads(
+    make_folder: MakeFolder, sentences: list[str]
+) -> None:
+    folder = make_folder()
+    maps = torch.eye(16) + 0.5 * torch.randn(4, 16, 16, generator=torch.Generator().manual_seed(1))
+    ExitHeads(maps).save(folder)
+    ((rows, pooled),) = LeapEncoder(folder, "cpu").pooled_layers(sentences, batch_size=len(sentences))
+    half = F.cosine_similarity(pooled[2], pooled[1], dim=-1).median().item()
+    never = torch.inf
+    Calibration(torch.tensor([never, half, -1.0, never, never]), 1, None).save(folder, {})
+    model = opened(folder, query="calibrated", document="full")
+    expected = calibrated(pooled, model.calibration)
+    assert expected.unique().tolist() == [2, 3]
+    vectors, layers = model.encode_query(sentences, return_exit_layers=True, normalize_embeddings=True)
+    assert layers[rows].tolist() == expected.tolist()
+    heads = torch.cat([torch.eye(16)[None], maps, torch.eye(16)[None]])
+    by_hand = [pooled[layer, row] @ heads[layer] for row, layer in enumerate(expected.tolist())]
+    np.testing.assert_allclose(vectors[rows], F.normalize(torch.stack(by_hand), dim=-1).numpy(), atol=1e-5)
+    assert set(model.encode_document(sentences, return_exit_layers=True)[1].tolist()) == {5}
+
+
+def test_calibrated_queries_without_a_calibration_are_refused_by_name(make_folder: MakeFolder) -> None:
+    model = opened(make_folder(), query="calibrated")
+    with pytest.raises(UserError, match=r"calibration\.json.*leap calibrate"):
+        model.encode_query(["bo"])
 
 
 @pytest.mark.parametrize(

@@ -64,6 +64,8 @@ def _heads(blocks: Content, depth: int) -> Iterator[str]:
     if at(blocks, "loss.heads") is not True:
         return
     weights = {key: at(blocks, f"loss.{key}") for key in ("beta", "epsilon", "exit_contrast")}
+    if at(blocks, "loss.beta_teacher") == 0 and at(blocks, "loss.beta_student") == 0:
+        weights["beta"] = 0
     late_from = number(blocks, "loss.late_from")
     if late_from is not None and late_from >= depth:  # no layer is late
         weights["epsilon"] = 0
