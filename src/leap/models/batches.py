@@ -26,7 +26,6 @@ class Group:
 
     @property
     def stop(self) -> int:
-        """The token after the last one."""
         return self.start + self.rows * self.length
 
 
@@ -48,11 +47,9 @@ class Batch:
 
     @property
     def rows(self) -> int:
-        """How many sentences."""
         return sum(group.rows for group in self.groups) if self.groups else len(self._offsets()) - 1
 
     def to(self, device: torch.device) -> "Batch":
-        """The same batch on another device."""
         ids = self.ids.to(device, non_blocking=True)
         positions = self.positions.to(device, non_blocking=True)
         if not varlen.available(device):
@@ -62,7 +59,6 @@ class Batch:
         return Batch(ids, positions, self.groups, offsets, longest)
 
     def map(self, change: Callable[[Tensor], Tensor]) -> "Batch":
-        """The same batch with every tensor changed."""
         offsets = None if self.offsets is None else change(self.offsets)
         return Batch(change(self.ids), change(self.positions), self.groups, offsets, self.longest)
 
@@ -74,24 +70,19 @@ class Batch:
 
     @cached_property
     def lengths(self) -> Tensor:
-        """The tokens of each row, [B] int64 on the CPU, ascending."""
+        """Return the tokens of each row, [B] int64 on the CPU, ascending."""
         rows = torch.tensor([(group.length, group.rows) for group in self.groups])
         return rows[:, 0].repeat_interleave(rows[:, 1])
 
     def keep(self, kept: Tensor, states: Tensor) -> tuple["Batch", Tensor]:
-        """The rows to keep, and their token states.
-
-        Args:
-            kept: [B] bool on the CPU.
-            states: [N, D], the tokens' hidden states.
-        """
+        """Return the rows to keep ([B] bool on the CPU), and their tokens' hidden states, of [N, D]."""
         index = kept.repeat_interleave(self.lengths).nonzero().squeeze(1).to(states.device)
         batch = Batch(self.ids[index], self.positions[index], grouped(self.lengths[kept].tolist()))
         return batch.to(index.device), states[index]
 
 
 def grouped(lengths: Sequence[int]) -> tuple[Group, ...]:
-    """The runs of equal length among ascending lengths."""
+    """Return the runs of equal length among ascending lengths."""
     groups = []
     start = 0
     for length, run in groupby(lengths):
@@ -101,11 +92,7 @@ def grouped(lengths: Sequence[int]) -> tuple[Group, ...]:
 
 
 def pack(token_ids: Sequence[Sequence[int]]) -> Batch:
-    """Packs rows that are already in ascending length.
-
-    Raises:
-        ValueError: a row is empty or shorter than the one before it.
-    """
+    """Pack rows that are already in ascending length; ValueError where they are not, or one is empty."""
     lengths = [len(ids) for ids in token_ids]
     if not lengths or min(lengths) == 0 or lengths != sorted(lengths):
         raise ValueError("rows must be non-empty and in ascending length")
@@ -116,17 +103,13 @@ def pack(token_ids: Sequence[Sequence[int]]) -> Batch:
 
 
 def without_tokens(rows: int) -> Batch:
-    """Rows that have no tokens: nothing can be computed of them."""
+    """Return rows that have no tokens: nothing can be computed of them."""
     nothing = torch.empty(0, dtype=torch.int64)
     return Batch(nothing, nothing, (Group(0, rows, 0),))
 
 
 def by_length(token_ids: Sequence[Sequence[int]], batch_size: int) -> Iterator[tuple[list[int], Batch]]:
-    """Batches of rows alike in length, the longest first, so that memory peaks at once.
-
-    Yields:
-        The rows' indices, in the batch's order, and the batch.
-    """
+    """Yield the rows' indices and batches of rows alike in length, the longest first: memory peaks at once."""
     order = sorted(range(len(token_ids)), key=lambda row: len(token_ids[row]))
     for start in reversed(range(0, len(order), batch_size)):
         rows = order[start : start + batch_size]

@@ -1,4 +1,4 @@
-"""Tensors saved beside a model's weights and bound to them: those of other weights are refused by name."""
+"""Tensors saved next to a model's weights and bound to them: those of other weights are refused by name."""
 
 from pathlib import Path
 
@@ -11,22 +11,14 @@ from leap.models.folder import hash_weights
 
 
 def save_bound(tensors: dict[str, Tensor], path: Path) -> None:
-    """Writes a safetensors file that names the sha256 of the model.safetensors in its folder.
-
-    The file appears whole or not at all.
-    """
+    """Write a safetensors file, whole or not at all, that names the sha256 of the weights in its folder."""
     metadata = {"weights": hash_weights(path.parent)}
     with whole_file(path) as beside:
         save_with_checksum({name: tensor.cpu() for name, tensor in tensors.items()}, beside, metadata)
 
 
 def load_bound(path: Path, shapes: dict[str, tuple[int, ...]], made_by: str) -> dict[str, Tensor]:
-    """Reads what `save_bound` wrote.
-
-    Args:
-        path: the file, beside the weights.
-        shapes: the tensors that it must hold.
-        made_by: what to do to get the file, for the error.
+    """Read the tensors of these shapes that `save_bound` wrote; `made_by` is the way out, for the error.
 
     Raises:
         UserError: the file is missing, damaged, of other weights or of another shape.
@@ -45,11 +37,7 @@ def load_bound(path: Path, shapes: dict[str, tuple[int, ...]], made_by: str) -> 
 
 
 def check_weights(path: Path, named: object, made_by: str) -> None:
-    """Refuses a file that does not name the weights in its folder.
-
-    Raises:
-        UserError: the weights are others.
-    """
+    """Refuse a file that does not name the weights in its folder."""
     found = hash_weights(path.parent)
     if named != found:
         raise UserError(

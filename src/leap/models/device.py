@@ -9,7 +9,7 @@ from leap.core.errors import UserError
 
 
 def resolve_device(device: str) -> torch.device:
-    """The device of a setting: auto is cuda where there is one.
+    """Return the device of a setting: auto is cuda where there is one.
 
     Raises:
         UserError: it is no device, or cuda is asked for and there is none.
@@ -24,11 +24,7 @@ def resolve_device(device: str) -> torch.device:
 
 
 def dtype_of(model_kwargs: dict[str, Any] | None) -> torch.dtype:
-    """The precision of the weights that `model_kwargs` name; float32 where it names none.
-
-    Raises:
-        ValueError: another keyword, or no floating-point type.
-    """
+    """Return the precision that `model_kwargs` name, else float32; ValueError for another keyword or type."""
     named = dict(model_kwargs or {})
     dtype = named.pop("dtype", named.pop("torch_dtype", None)) or torch.float32
     found = getattr(torch, dtype.removeprefix("torch."), None) if isinstance(dtype, str) else dtype

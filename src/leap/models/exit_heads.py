@@ -46,7 +46,6 @@ class ExitHeads:
         return torch.cat([pooled[:1], pooled[1:-1] @ self.maps, pooled[-1:]])
 
     def to(self, device: torch.device) -> "ExitHeads":
-        """Return the same heads on another device."""
         return ExitHeads(self.maps.to(device))
 
     def save(self, folder: Path) -> None:
@@ -55,11 +54,7 @@ class ExitHeads:
 
     @classmethod
     def load(cls, folder: Path, depth: int, width: int) -> "ExitHeads | None":
-        """Read the folder's heads; None where it has none.
-
-        Raises:
-            UserError: they are damaged, or of other weights.
-        """
+        """Read the folder's heads, None where it has none; refuse damaged ones, and those of other weights."""
         if not (folder / FILE).exists():
             return None
         return cls(**load_bound(folder / FILE, {"maps": (depth - 1, width, width)}, MADE_BY))

@@ -24,7 +24,7 @@ CHANGING = (
 
 
 def find_model(name: str | Path, revision: str | None = None) -> Path:
-    """The folder of a model; the network is asked only for a hub repository that is not in the cache.
+    """Return the folder of a model; the network is asked only for a hub repository that is not in the cache.
 
     Args:
         name: a local folder, the name of an installed package that holds a model, or a hub id (owner/name).
@@ -43,11 +43,7 @@ def find_model(name: str | Path, revision: str | None = None) -> Path:
 
 
 def package_folder(package: str) -> Path:
-    """The one model folder inside an installed package, which is not imported.
-
-    Raises:
-        UserError: the package is not installed, or does not hold exactly one model.
-    """
+    """Return the one model folder inside an installed package, which is not imported; refuse none or several."""
     try:
         installed = distribution(package)
     except PackageNotFoundError:
@@ -68,26 +64,18 @@ def package_folder(package: str) -> Path:
 
 
 def hub_folder(repo: str, revision: str) -> Path:
-    """The snapshot of a hub repository, without pickles and code.
-
-    Raises:
-        UserError: it cannot be had.
-    """
+    """Return the snapshot of a hub repository, without pickles and code."""
     return fetch(repo, revision, HUB_FILES, "model", required=("*config.json", "*.safetensors"))
 
 
 def check_files(folder: Path) -> None:
-    """Refuse a folder that lacks config.json or the safetensors, or whose SHA256SUMS do not hold.
-
-    Raises:
-        UserError: a file is missing or changed, or the folder holds another form of weights.
-    """
+    """Refuse a folder that lacks config.json or the safetensors, or whose SHA256SUMS do not hold."""
     ModelFolder.read(folder).check()
     check_sums(folder, f"train or copy the model again, or delete {SUMS} if you changed the folder on purpose")
 
 
 def _check_record(package: str, files: list[PackagePath]) -> None:
-    """Compares a package's files with the sha256 that pip recorded of them at the installation."""
+    """Compare a package's files with the sha256 that pip recorded of them at the installation."""
     for file in files:
         if file.hash is None or file.hash.mode != "sha256":
             continue
@@ -121,7 +109,6 @@ def _is_path(name: str | Path) -> bool:
 
 
 def _neighbours(folder: Path) -> str:
-    """What else lies where a missing folder was looked for."""
     parent = folder.parent
     names = sorted(path.parent.name for path in parent.glob("*/config.json"))[:5] if parent.is_dir() else []
     return f": in {parent} there are {', '.join(names)}" if names else ": train or fetch the model first"

@@ -42,11 +42,7 @@ class ModelFolder:
 
     @classmethod
     def read(cls, root: Path) -> "ModelFolder":
-        """Read modules.json where there is one.
-
-        Raises:
-            UserError: it is no list of modules.
-        """
+        """Read modules.json where there is one; refuse one that is no list of modules."""
         path = root / "modules.json"
         if not path.is_file():
             return cls(root, ())
@@ -66,11 +62,7 @@ class ModelFolder:
 
     @property
     def weights(self) -> tuple[Path, ...]:
-        """The safetensors files, shards in order; none where there are none.
-
-        Raises:
-            UserError: a shard that the index names is missing.
-        """
+        """Return the safetensors files, shards in order; refuse an index whose shard is missing."""
         single, index = self.transformer / WEIGHTS, self.transformer / INDEX
         if single.is_file():
             return (single,)
@@ -88,9 +80,8 @@ class ModelFolder:
     def check(self) -> None:
         """Refuse, by name, a folder that only looks like a plain model.
 
-        Raises:
-            UserError: config.json or the safetensors are missing, it holds an adapter or quantized weights, or
-                modules.json names a folder that is not there.
+        config.json or the safetensors are missing, it holds an adapter or quantized weights, or modules.json names
+        a folder that is not there.
         """
         config = self.transformer / "config.json"
         if not config.is_file():
@@ -138,7 +129,7 @@ _DEQUANTIZE = (
 
 
 def hash_weights(folder: Path) -> str:
-    """The sha256 of a model's weights: of model.safetensors, or of its shards' names and hashes."""
+    """Return the sha256 of a model's weights: of model.safetensors, or of its shards' names and hashes."""
     files = ModelFolder.read(folder).weights or (folder / WEIGHTS,)
     if len(files) == 1:
         return sha256_of(files[0])
@@ -146,14 +137,9 @@ def hash_weights(folder: Path) -> str:
 
 
 def check_types(path: Path, types: dict[str, str]) -> None:
-    """Refuse a file whose numbers are not the weights themselves.
+    """Refuse a file whose numbers are not the weights themselves: of 8 bits, or whole numbers.
 
-    Args:
-        path: the file.
-        types: each tensor's type as safetensors names it.
-
-    Raises:
-        UserError: a tensor is of 8 bits, or of whole numbers where a weight is expected.
+    `types` is each tensor's type as safetensors names it.
     """
     for name, kind in types.items():
         if kind not in FLOATS and name.rpartition(".")[2] not in ("position_ids", "token_type_ids"):
@@ -161,11 +147,7 @@ def check_types(path: Path, types: dict[str, str]) -> None:
 
 
 def read_json_file(path: Path) -> Any:
-    """A file of the model as JSON.
-
-    Raises:
-        UserError: it is not JSON.
-    """
+    """Read a file of the model as JSON; UserError where it is none."""
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:

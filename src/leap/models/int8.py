@@ -22,14 +22,12 @@ class Int8Linear(nn.Module):
     bias: Tensor
 
     def __init__(self, linear: nn.Linear) -> None:
-        """Packs the weights of a float32 layer."""
         super().__init__()
         self.packed_bytes = linear.weight.numel()
         self.register_buffer("bias", linear.bias.detach().clone())
         self._packed = _packed(linear.weight.detach())
 
     def forward(self, states: Tensor) -> Tensor:
-        """[N, in] to [N, out], float32."""
         scales = states.abs().amax(1, keepdim=True).clamp_min_(1e-12)
         product = torch.ops.quantized.linear_with_input_q_dq_qweight_dq_output_fp32(
             states / scales, 1 / INPUT_RANGE, INPUT_ZERO, self._packed
@@ -38,7 +36,7 @@ class Int8Linear(nn.Module):
 
 
 def to_int8(encoder: nn.Module) -> None:
-    """Replaces the linear layers below `encoder` in place; it can no longer be trained, saved or moved.
+    """Replace the linear layers below `encoder` in place; it can no longer be trained, saved or moved.
 
     Raises:
         UserError: this PyTorch has no FBGEMM, as on ARM.

@@ -21,22 +21,13 @@ class LibraryTokenizer:
     """A Transformer module's own preprocessing, without padding."""
 
     def __init__(self, transformer: Any, folder: Path) -> None:
-        """Take the tokenizer of an open model.
-
-        Args:
-            transformer: sentence-transformers' Transformer.
-            folder: the model's, for the tokenizer's hash.
-        """
+        """Take the tokenizer of sentence-transformers' Transformer; the folder is for the hash."""
         self._transformer = transformer
         self._folder = folder
 
     @classmethod
     def open(cls, folder: Path) -> "LibraryTokenizer":
-        """The tokenizer of a folder whose weights another encoder computes.
-
-        Raises:
-            UserError: sentence-transformers cannot read the folder.
-        """
+        """Open the tokenizer of a folder whose weights another encoder computes."""
         from leap.models.open_reference import open_reference
 
         transformer = open_reference(folder)[0]
@@ -45,14 +36,13 @@ class LibraryTokenizer:
 
     @property
     def sha256(self) -> str:
-        """The hash of the files that make it."""
         inside = ModelFolder.read(self._folder).transformer
         files = [(inside / name).read_text("utf-8") if (inside / name).is_file() else "" for name in BESIDE]
         return sha256_of_json([hash_tokenizer(self._folder), *files])
 
     @property
     def max_length(self) -> int:
-        """The longest row in tokens, special tokens included; setting it cuts later texts there."""
+        """Return the longest row in tokens, special tokens included; setting it cuts later texts there."""
         found = self._transformer.max_seq_length
         return int(found) if found else 2**20
 
@@ -62,16 +52,11 @@ class LibraryTokenizer:
         self._transformer.max_seq_length = length
 
     def pieces(self) -> list[str]:
-        """Its tokens, by their ids."""
         ids = self._transformer.tokenizer.get_vocab()
         return sorted(ids, key=ids.__getitem__)
 
     def backend(self) -> Tokenizer:
-        """A copy of the tokenizer itself.
-
-        Raises:
-            UserError: it is written in Python, and no tokenizer.json can be made of it.
-        """
+        """Return a copy of the tokenizer; UserError where it is written in Python, without a tokenizer.json."""
         fast = getattr(self._transformer.tokenizer, "backend_tokenizer", None)
         if fast is None:
             raise UserError(f"{self._folder}: its tokenizer has no fast form to make a tokenizer.json of")
@@ -79,11 +64,9 @@ class LibraryTokenizer:
 
     @property
     def vocabulary(self) -> int:
-        """How many tokens there are, special ones included."""
         return len(self._transformer.tokenizer)
 
     def __call__(self, sentences: Sequence[str]) -> list[list[int]]:
-        """The token ids of each sentence, special tokens included, at most `max_length` of them."""
         texts = [text.encode("utf-8", "replace").decode() for text in sentences]
         rows: list[list[int]] = []
         for start in range(0, len(texts), TOGETHER):

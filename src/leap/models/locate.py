@@ -18,7 +18,7 @@ class Located(NamedTuple):
 
 
 def locate(source: ModelSource) -> Located:
-    """Finds a model's folder and checks its weights; nothing of a package is imported, no pickle is read.
+    """Find a model's folder and check its weights; nothing of a package is imported, no pickle is read.
 
     Raises:
         UserError: the model is missing, has no safetensors, or its weights are not the ones that the settings

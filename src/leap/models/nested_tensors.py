@@ -10,7 +10,7 @@ Way = tuple[str | int, ...]
 
 
 def tensors_in(value: Any, path: Way = ()) -> Iterator[tuple[Way, Tensor]]:
-    """The tensors of nested tuples, lists and mappings, each with the way to it."""
+    """Yield the tensors of nested tuples, lists and mappings, each with the way to it."""
     if isinstance(value, Tensor):
         yield path, value
     elif isinstance(value, tuple | list):
@@ -22,7 +22,7 @@ def tensors_in(value: Any, path: Way = ()) -> Iterator[tuple[Way, Tensor]]:
 
 
 def replaced(value: Any, tensors: dict[Way, Tensor], path: Way = ()) -> Any:
-    """The same nested value with some tensors exchanged."""
+    """Return the same nested value with some tensors exchanged."""
     if isinstance(value, Tensor):
         return tensors.get(path, value)
     if isinstance(value, tuple | list):
@@ -34,7 +34,7 @@ def replaced(value: Any, tensors: dict[Way, Tensor], path: Way = ()) -> Any:
 
 
 def first_tensor(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
-    """A layer's hidden states: its first argument, or what it gives first."""
+    """Return a layer's hidden states: its first argument, or the first tensor in its output."""
     if "hidden_states" in kwargs:
         states: Tensor = kwargs["hidden_states"]
         return states

@@ -7,13 +7,7 @@ from pathlib import Path
 
 
 def convert(folder: Path, target: Path, dtype: str = "float32") -> None:
-    """One sentence-transformers folder to one ONNX file, with the inputs and the output of `export_onnx`.
-
-    Args:
-        folder: the model's.
-        target: the file.
-        dtype: of its weights.
-    """
+    """Convert one sentence-transformers folder to one ONNX file, with `export_onnx`'s inputs and output."""
     import torch
     from sentence_transformers import SentenceTransformer
 
@@ -21,8 +15,6 @@ def convert(folder: Path, target: Path, dtype: str = "float32") -> None:
     model = SentenceTransformer(str(folder), device="cpu", model_kwargs=eager, local_files_only=True)
 
     class Vectors(torch.nn.Module):
-        """The model with its inputs and its output named one by one."""
-
         def __init__(self) -> None:
             super().__init__()
             self.model = model

@@ -77,9 +77,7 @@ class OpenModel:
 def open_model(folder: Path, max_length: int | None = None) -> OpenModel:
     """Open a folder that `find_model` has checked, in float32 on the CPU.
 
-    Args:
-        folder: a Hugging Face or sentence-transformers folder.
-        max_length: longest row in tokens; the folder's own if None.
+    `max_length` is the longest row in tokens, the folder's own if None.
 
     Raises:
         UserError: it is damaged, or neither way computes it.
@@ -91,11 +89,7 @@ def open_model(folder: Path, max_length: int | None = None) -> OpenModel:
 
 
 def read_shape(folder: Path) -> Shape:
-    """The depth and width of a model, without its weights where config.json says both.
-
-    Raises:
-        UserError: it is damaged, or neither way computes it.
-    """
+    """Read the depth and width of a model, without its weights where config.json says both."""
     try:
         normalizes(folder)
         return EncoderConfig.load(folder)
@@ -126,7 +120,6 @@ def _reference(folder: Path, reason: str) -> OpenModel:
 
 
 def _agreement(folder: Path, fast: OpenModel) -> Agreement:
-    """As it is remembered of the same files, else compared now."""
     path = user_cache() / "agreement" / f"{identity(folder)}.json"
     try:
         return Agreement(**json.loads(path.read_text(encoding="utf-8")))
@@ -144,11 +137,7 @@ def _agreement(folder: Path, fast: OpenModel) -> Agreement:
 
 @torch.inference_mode()
 def compare(folder: Path, fast: OpenModel) -> Agreement:
-    """Compare the packed encoder and the tokenizer with the reference.
-
-    Raises:
-        UserError: sentence-transformers cannot read the folder.
-    """
+    """Compare the packed encoder and the tokenizer with the reference."""
     from leap.models.reference import ReferenceEncoder
 
     reference = ReferenceEncoder(folder)
@@ -177,7 +166,7 @@ def compare(folder: Path, fast: OpenModel) -> Agreement:
 
 
 def known_words(tokenizer: LibraryTokenizer) -> list[str]:
-    """Words of the model's own vocabulary, in lower case, in capitals and both: a language it knows."""
+    """Return words of the model's own vocabulary, in lower case, in capitals and both: a language it knows."""
     pieces = (piece.strip("#▁Ġ").lower() for piece in tokenizer.pieces())
     words = [word for word in dict.fromkeys(pieces) if len(word) > 1 and word.isalpha()]
     chosen = words[:: max(1, len(words) // WORDS)]

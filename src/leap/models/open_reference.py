@@ -85,11 +85,7 @@ def missing_weights(model: nn.Module) -> str:
 
 
 def _check_safe(folder: Path) -> None:
-    """Refuse code of a model's own, pickles, and numbers that are not the weights themselves.
-
-    Raises:
-        UserError: the folder has one.
-    """
+    """Refuse code of a model's own, pickles, and numbers that are not the weights themselves."""
     layout = ModelFolder.read(folder)
     path = folder / "modules.json"
     for module in read_json_file(path) if path.is_file() else ():
@@ -122,7 +118,6 @@ def _is_known(model_type: str) -> bool:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Loading without bars and without a report of weights that are not needed."""
     from transformers.utils import logging as theirs
 
     level, bars = theirs.get_verbosity(), theirs.is_progress_bar_enabled()
@@ -137,5 +132,5 @@ def _quiet() -> Iterator[None]:
 
 
 def first_line(error: Exception) -> str:
-    """The first line of what a library says."""
+    """Return the first line of what a library says."""
     return f"{type(error).__name__}: {(str(error).strip().splitlines() or ['no reason given'])[0]}"

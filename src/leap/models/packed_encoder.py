@@ -58,21 +58,15 @@ class EncoderConfig:
 
     @property
     def first_position(self) -> int:
-        """The row of the table of positions that the first token takes."""
         return self.pad_token + 1 if self.family.places_after_padding else 0
 
     @property
     def max_tokens(self) -> int:
-        """The longest row that has positions."""
         return self.positions - self.first_position
 
     @classmethod
     def load(cls, folder: Path) -> "EncoderConfig":
-        """Reads a Hugging Face config.json.
-
-        Raises:
-            UserError: there is none, or it is of a family that this encoder does not compute.
-        """
+        """Read a Hugging Face config.json; refuse a family that this encoder does not compute."""
         folder = ModelFolder.read(folder).transformer
         try:
             config = dict(json.loads((folder / "config.json").read_text(encoding="utf-8")))
@@ -108,11 +102,7 @@ class EncoderConfig:
         return found
 
     def check(self, folder: Path) -> None:
-        """Refuses numbers that no model has.
-
-        Raises:
-            UserError: a number is of another type or out of range.
-        """
+        """Refuse numbers that no model has."""
         least = {"token_types": 0, "relative_buckets": 0, "pad_token": 0}
         sizes = ("layers", "width", "heads", "intermediate", "vocabulary", "positions", *least)
         for name in sizes:
@@ -136,7 +126,7 @@ class EncoderConfig:
             )
 
     def hugging_face(self) -> dict[str, Any]:
-        """The same shape as a Hugging Face config.json."""
+        """Return the same shape as a Hugging Face config.json."""
         return {
             "architectures": [self.family.architecture],
             "model_type": self.family.model_type,
@@ -164,7 +154,6 @@ class Layer(nn.Module):
         self.norm = nn.LayerNorm(width, eps=eps)
 
     def forward(self, states: Tensor, batch: Batch) -> Tensor:
-        """[N, D] to [N, D]."""
         mixed = self.attention_out(self._attend(self.qkv(states), batch))
         states = _added(states, mixed, self.attention_norm)
         return _added(states, self.down(F.gelu(self.up(states))), self.norm)
@@ -221,21 +210,19 @@ class Encoder(nn.Module):
 
     @property
     def packs(self) -> bool:
-        """Whether it computes packed batches without groups, on a GPU in half precision."""
+        """Tell whether it computes packed batches without groups, on a GPU in half precision."""
         heads_fit = self.config.width // self.config.heads in varlen.HEAD_SIZES
         return heads_fit and self.pooling == "mean" and not self.config.relative_buckets
 
     @property
     def weight(self) -> Tensor:
-        """A parameter that says where the model lies and in what precision."""
+        """Return a parameter that says where the model lies and in what precision."""
         return self.words.weight
 
     def word_vectors(self) -> Tensor:
-        """The table of word embeddings, [V, D]."""
         return self.words.weight.detach()
 
     def embed(self, batch: Batch) -> Tensor:
-        """The tokens' embeddings, [N, D]."""
         summed = self.words(batch.ids) + self.places(batch.positions + self.config.first_position)
         if self.types is not None:
             summed = summed + self.types.weight[0]
@@ -244,15 +231,13 @@ class Encoder(nn.Module):
         return out.to(torch.get_autocast_dtype(device)) if torch.is_autocast_enabled(device) else out
 
     def pool(self, states: Tensor, batch: Batch) -> Tensor:
-        """The rows' vectors by the model's own pooling, [N, D] to [B, D] float32."""
+        """Return the rows' vectors by the model's own pooling, [N, D] to [B, D] float32."""
         return first_token(states, batch) if self.pooling == "cls" else mean_pool(states, batch)
 
     def forward(self, batch: Batch) -> Tensor:
-        """The pooled vectors p_l of every layer.
+        """Compute the pooled vectors p_l of every layer, [L + 1, B, D] float32, not normalised.
 
-        Returns:
-            [L + 1, B, D] float32, not normalised, rows in the batch's order; index 0 is the embedding
-            layer, index l is layer l.
+        Rows are in the batch's order; index 0 is the embedding layer, index l is layer l.
         """
         states = self.embed(batch)
         pooled = [self.pool(states, batch)]
@@ -275,11 +260,7 @@ class Encoder(nn.Module):
 
     @classmethod
     def load(cls, folder: Path, layers: int | None = None) -> "Encoder":
-        """Loads `model.safetensors`, in float32.
-
-        Args:
-            folder: a Hugging Face or sentence-transformers folder of the BERT family.
-            layers: keep only the first ones; all if None.
+        """Load `model.safetensors`, in float32; only the first `layers` where they are given.
 
         Raises:
             UserError: the folder is of another family or incomplete, or it has fewer layers.
@@ -297,14 +278,14 @@ class Encoder(nn.Module):
         return encoder.eval()
 
     def save(self, folder: Path) -> None:
-        """Writes config.json and model.safetensors as the family's own model loads them."""
+        """Write config.json and model.safetensors as the family's own model loads them."""
         (folder / "config.json").write_text(json.dumps(self.config.hugging_face(), indent=2) + "\n")
         tensors = to_hugging_face(self.state_dict(), self.config.family, self.config.layers)
         save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
 
 
 def compile_layers(encoder: Encoder) -> None:
-    """Compiles an encoder's layers in place, for training on a GPU; all share one compiled function."""
+    """Compile an encoder's layers in place, for training on a GPU; all share one compiled function."""
     from torch._inductor import config as inductor  # takes a second, and only compiling needs it
 
     # Inductor's fused reduction ends in 60 slow sums a step here, a tenth of the time (torch 2.11).
@@ -315,7 +296,7 @@ def compile_layers(encoder: Encoder) -> None:
 
 
 def mean_pool(states: Tensor, batch: Batch) -> Tensor:
-    """The mean over each row's tokens, [N, D] to [B, D] float32."""
+    """Return the mean over each row's tokens, [N, D] to [B, D] float32."""
     if batch.offsets is not None:
         return varlen.segment_mean(states, batch.offsets)
     if len(batch.groups) == 1:
@@ -332,6 +313,6 @@ def mean_pool(states: Tensor, batch: Batch) -> Tensor:
 
 
 def first_token(states: Tensor, batch: Batch) -> Tensor:
-    """Each row's first token (CLS), [N, D] to [B, D] float32."""
+    """Return each row's first token (CLS), [N, D] to [B, D] float32."""
     parts = [states[group.start : group.stop : group.length] for group in batch.groups]
     return torch.cat(parts).float()

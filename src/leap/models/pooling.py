@@ -1,4 +1,4 @@
-"""What comes after the transformer: how a folder's own modules make one vector of the tokens."""
+"""The modules after the transformer: how a folder makes one vector of the tokens."""
 
 from pathlib import Path
 from typing import Any, Literal
@@ -13,8 +13,7 @@ _FLAGS = {"pooling_mode_mean_tokens": "mean", "pooling_mode_cls_token": "cls"}
 
 
 def read_pooling(folder: Path) -> Pooling:
-    """The pooling of a model folder: 1_Pooling/config.json's; the mean where there is none, as in
-    sentence-transformers.
+    """Read the pooling of 1_Pooling/config.json; the mean where there is none, as in sentence-transformers.
 
     Raises:
         UserError: it is neither the mean nor the first token.
@@ -38,11 +37,7 @@ def read_pooling(folder: Path) -> Pooling:
 
 
 def normalizes(folder: Path) -> bool:
-    """Whether the folder's modules end by scaling vectors to length 1.
-
-    Raises:
-        UserError: it has a module other than Transformer, Pooling and Normalize.
-    """
+    """Tell whether the folder's modules end by scaling vectors to length 1; refuse modules that are not known."""
     kinds = [module.kind for module in ModelFolder.read(folder).modules]
     for kind in kinds:
         if kind not in ("Transformer", "Pooling", "Normalize"):
@@ -54,7 +49,7 @@ def normalizes(folder: Path) -> bool:
 
 
 def pooling_modes(content: dict[str, Any]) -> list[str]:
-    """The modes that a Pooling module's config.json switches on; the mean where it says nothing."""
+    """Return the modes that a Pooling module's config.json switches on; the mean where it says nothing."""
     if "pooling_mode" in content:
         named = content["pooling_mode"]
         return [str(name) for name in named] if isinstance(named, list) else [str(named)]

@@ -19,7 +19,7 @@ class Prompts:
 
     @classmethod
     def load(cls, folder: Path, given: dict[str, str] | None, default: str | None) -> "Prompts":
-        """The folder's prompts (config_sentence_transformers.json) under those that were given.
+        """Read the folder's prompts (config_sentence_transformers.json), under those that were given.
 
         Raises:
             UserError: the folder's file is not JSON.
@@ -42,7 +42,7 @@ class Prompts:
         return cls({name: text or "" for name, text in named.items()}, default)
 
     def text(self, prompt: str | None, prompt_name: str | None) -> str | None:
-        """What is put before every sentence: the prompt itself, else the named one, else the default.
+        """Return what is put before every sentence: the prompt itself, else the named one, else the default.
 
         Raises:
             ValueError: there is no prompt of this name.

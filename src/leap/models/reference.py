@@ -67,13 +67,12 @@ class _Pass:
     entered: int = 0
 
     def leave(self, stays: Tensor) -> None:
-        """Keep only the rows that stay, of those that are still there."""
         index = stays.nonzero().squeeze(1).to(self.rows.device)
         self.kept = {size: places[index] for size, places in self.kept.items()} | {len(self.rows): index}
         self.rows = self.rows[index]
 
     def narrowed(self, tensor: Tensor) -> Tensor:
-        """The rows that stay, of a tensor whose first dimension is the batch."""
+        """Return the rows that stay, of a tensor whose first dimension is the batch."""
         places = self.kept.get(len(tensor))
         return tensor if places is None or len(tensor) == len(self.rows) else tensor[places]
 
@@ -131,33 +130,29 @@ class ReferenceEncoder(nn.Module):
 
     @property
     def weight(self) -> Tensor:
-        """A parameter that says where the model lies and in what precision."""
         table: Tensor = self.transformer.auto_model.get_input_embeddings().weight
         return table
 
     @property
     def depth(self) -> int:
-        """L."""
         return self.config.layers
 
     @property
     def pooling(self) -> str:
-        """How the tokens become one vector, for a person."""
         modes = [str(getattr(module, "pooling_mode", "")) for module in self.after]
         return ", ".join(mode for mode in modes if mode) or "none"
 
     def word_vectors(self) -> Tensor:
-        """The table of word embeddings, [V, D]."""
         return self.weight.detach()
 
     def forward(self, batch: Batch) -> Tensor:
-        """The pooled vectors p_l of every layer, [L + 1, B, D] float32, not normalised."""
+        """Compute the pooled vectors p_l of every layer, [L + 1, B, D] float32, not normalised."""
         pooled: list[Tensor] = []
         self.walk(batch, lambda number, pool: pooled.append(pool()))
         return torch.stack(pooled)
 
     def trainable(self) -> "ReferenceEncoder":
-        """The same model with weights that a training changes; dropout stays off."""
+        """Return the same model with weights that a training changes; dropout stays off."""
         for name, parameter in self.model.named_parameters():
             parameter.requires_grad_(name not in self._unused)
         return self
@@ -186,7 +181,6 @@ class ReferenceEncoder(nn.Module):
         return cut
 
     def walk(self, batch: Batch, visit: Visit) -> None:
-        """Compute layer by layer; `leap.models.walk` says how."""
         features = self._padded(batch)
         rows = torch.arange(len(features["input_ids"]), device=features["input_ids"].device)
         self._here.walk = walk = _Pass(visit, features, rows)
@@ -216,7 +210,6 @@ class ReferenceEncoder(nn.Module):
         return replaced((args, kwargs), narrowed)
 
     def _behind(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
-        """Show what a layer gives."""
         walk: _Pass | None = getattr(self._here, "walk", None)
         if walk is not None and walk.entered < len(self.layers):
             self._show(walk, walk.entered, first_tensor((output,), {}))
@@ -245,7 +238,6 @@ class ReferenceEncoder(nn.Module):
         return vectors.float()
 
     def _padded(self, batch: Batch) -> dict[str, Tensor]:
-        """The rows side by side, filled where the tokenizer fills them."""
         lengths = batch.lengths
         width = int(lengths.max())
         places = torch.arange(width)

@@ -17,7 +17,7 @@ class RelativeBias(nn.Module):
         self.table = nn.Embedding(buckets, heads)
 
     def forward(self, length: int) -> Tensor:
-        """What is added to the scores of rows of a length, [heads, length, length]."""
+        """Return what is added to the scores of rows of a length, [heads, length, length]."""
         distances = torch.arange(1 - length, length, device=self.table.weight.device)
         by_distance: Tensor = self.table(distance_buckets(distances, self.table.num_embeddings))
         # Row i holds the distances -i to length - 1 - i, a window of the one list.
@@ -25,7 +25,7 @@ class RelativeBias(nn.Module):
 
 
 def distance_buckets(distances: Tensor, buckets: int) -> Tensor:
-    """The bucket of each distance, key's place minus query's; [N] int64 to [N] int64."""
+    """Return the bucket of each distance, key's place minus query's; [N] int64 to [N] int64."""
     half = buckets // 2
     exact = half // 2
     steps = distances.abs()

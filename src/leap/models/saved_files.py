@@ -1,4 +1,4 @@
-"""What a folder that we save says to transformers and sentence-transformers next to its weights."""
+"""Files that tell transformers and sentence-transformers how to read a folder that we save."""
 
 import json
 import shutil
@@ -21,12 +21,12 @@ WITHOUT_POOLER = {"model_args": {"add_pooling_layer": False}}
 
 
 def model_arguments(family: Family) -> dict[str, Any]:
-    """How sentence-transformers is to load a family's own model; for sentence_bert_config.json."""
+    """Return how sentence-transformers is to load a family's own model; for sentence_bert_config.json."""
     return {} if family.model_type == "distilbert" else WITHOUT_POOLER
 
 
 def sentence_config(source: Path) -> dict[str, Any]:
-    """A config_sentence_transformers.json with the prompts of the model that a new one is made from."""
+    """Return a config_sentence_transformers.json with the prompts of the model that a new one is made from."""
     path = source / SENTENCE_CONFIG
     own = read_json_file(path) if path.is_file() else {}
     return {
@@ -62,14 +62,7 @@ def save_tokenizer(tokenizer: Tokenizer, source: Path, target: Path, max_length:
     """Copy a model's tokenizer, made to cut at another length and to pad to the longest row of a batch.
 
     A tokenizer.json may hold a length of its own and padding to a fixed one, which programs that read nothing
-    else would follow.
-
-    Args:
-        tokenizer: a copy of it, which is changed.
-        source: the model's folder.
-        target: an existing folder.
-        max_length: tokens, special ones included.
-        pad_token: the id that fills a batch.
+    else would follow. `tokenizer` is a copy of it, which is changed; `source` the model's folder.
     """
     inside = ModelFolder.read(source).transformer
     for name in COPIED:

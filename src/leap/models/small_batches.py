@@ -17,14 +17,12 @@ class SmallBatchLinear(nn.Linear):
     """A linear layer with the weights of another, and a packed copy of them, made when first needed."""
 
     def __init__(self, linear: nn.Linear) -> None:
-        """Takes over the weights, which stay where they are."""
         super().__init__(linear.in_features, linear.out_features, device="meta")
         self.weight, self.bias = linear.weight, linear.bias
         self._packed: Tensor | None = None
         self._packed_of: tuple[int, int] | None = None
 
     def forward(self, states: Tensor) -> Tensor:
-        """[N, in] to [N, out]."""
         weight = self.weight
         if len(states) > MOST_ROWS or torch.is_grad_enabled() or states.dtype != torch.float32 or states.is_cuda:
             return super().forward(states)
@@ -38,7 +36,7 @@ class SmallBatchLinear(nn.Linear):
 
 
 def pack_for_small_batches(encoder: nn.Module) -> None:
-    """Replaces the linear layers below `encoder` in place, where this PyTorch has oneDNN's products."""
+    """Replace the linear layers below `encoder` in place, where this PyTorch has oneDNN's products."""
     has_products = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
     if not has_products or not hasattr(torch.ops.mkldnn, "_reorder_linear_weight"):
         return

@@ -1,4 +1,4 @@
-"""What `encode` takes, checked, and cut into batches without holding the tokens of all of it."""
+"""The texts that `encode` takes, checked, and cut into batches without holding the tokens of all of them."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
@@ -13,7 +13,7 @@ CHUNK_CHARACTERS = 2**22
 
 
 def checked_texts(sentences: str | Iterable[str]) -> list[str]:
-    """One sentence or several as a list: a list, tuple, array, Series, or any other iterable of strings.
+    """Return one sentence or several as a list: of a list, tuple, array, Series, or any other iterable of strings.
 
     Raises:
         TypeError: it holds something that is no string.
@@ -32,7 +32,7 @@ def checked_texts(sentences: str | Iterable[str]) -> list[str]:
 def text_batches(
     tokenizer: Tokenizer, texts: Sequence[str], prompt: str | None, batch_size: int, show: bool
 ) -> Iterator[tuple[list[int], Batch]]:
-    """Batches of sentences alike in length; memory does not grow with their number.
+    """Yield batches of sentences alike in length; memory does not grow with their number.
 
     Yields:
         The sentences' indices in the batch's order, and the batch on the CPU; rows without tokens are a batch
@@ -53,7 +53,7 @@ def text_batches(
 
 
 def chunks(texts: Sequence[str]) -> Iterator[tuple[int, int]]:
-    """Where to cut: at most CHUNK_SENTENCES, and no more after CHUNK_CHARACTERS are reached."""
+    """Yield where to cut: at most CHUNK_SENTENCES, and no more after CHUNK_CHARACTERS are reached."""
     start = characters = 0
     for number, text in enumerate(texts):
         if number - start == CHUNK_SENTENCES or characters >= CHUNK_CHARACTERS:

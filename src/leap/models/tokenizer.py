@@ -35,11 +35,7 @@ class SentenceTokenizer:
     """The fast tokenizer of a model folder, without padding."""
 
     def __init__(self, folder: Path, max_length: int | None = None) -> None:
-        """Load the folder's tokenizer.
-
-        Args:
-            folder: a Hugging Face or sentence-transformers model folder.
-            max_length: longest row in tokens, special tokens included; the folder's own if None.
+        """Load the folder's tokenizer; `max_length` is the longest row in tokens, the folder's own if None.
 
         Raises:
             UserError: the folder has no tokenizer, it is damaged, or has tokens that the model has not.
@@ -59,7 +55,7 @@ class SentenceTokenizer:
 
     @property
     def max_length(self) -> int:
-        """The longest row in tokens, special tokens included; setting it cuts later texts there."""
+        """Return the longest row in tokens, special tokens included; setting it cuts later texts there."""
         return self._max_length
 
     @max_length.setter
@@ -69,27 +65,21 @@ class SentenceTokenizer:
         self._tokenizer.enable_truncation(length, direction=self._side)
 
     def backend(self) -> Tokenizer:
-        """A copy of the tokenizer as its folder holds it."""
         return read_tokenizer(self._path)
 
     @property
     def vocabulary(self) -> int:
-        """How many tokens there are, special ones included."""
         return self._tokenizer.get_vocab_size()
 
     def __call__(self, sentences: Sequence[str]) -> list[list[int]]:
-        """The token ids of each sentence, special tokens included, at most `max_length` of them."""
+        """Return the token ids of each sentence, special tokens included, at most `max_length` of them."""
         # A lone surrogate is no text that the tokenizer's UTF-8 could carry.
         texts = [text.encode("utf-8", "replace").decode() for text in sentences]
         return [encoding.ids for encoding in self._tokenizer.encode_batch_fast(texts)]
 
 
 def check_length(length: int, limit: int | None) -> None:
-    """Refuse a longest row that there cannot be.
-
-    Raises:
-        ValueError: it is no whole number of at least 2, or above the model's positions.
-    """
+    """Refuse, by a ValueError, a longest row below 2 or above the model's positions."""
     if isinstance(length, bool) or not isinstance(length, int) or length < 2:
         raise ValueError(f"max_seq_length {length!r} must be a whole number of at least 2")
     if limit is not None and length > limit:
@@ -97,17 +87,13 @@ def check_length(length: int, limit: int | None) -> None:
 
 
 def hash_tokenizer(folder: Path) -> str:
-    """The sha256 of a model's tokenizer: of tokenizer.json, else of what transformers makes of its vocabulary."""
+    """Return the sha256 of tokenizer.json, else of what transformers makes of the folder's vocabulary."""
     path = ModelFolder.read(folder).transformer / FILE
     return sha256_of(path) if path.is_file() else sha256(read_tokenizer(path).to_str().encode()).hexdigest()
 
 
 def read_tokenizer(path: Path) -> Tokenizer:
-    """Read a tokenizer.json; where it is missing, what transformers makes of an older vocabulary in its folder.
-
-    Raises:
-        UserError: there is none, or it is damaged.
-    """
+    """Read a tokenizer.json; where it is missing, what transformers makes of an older vocabulary in its folder."""
     if not path.is_file():
         return _converted(path.parent)
     try:
@@ -138,9 +124,9 @@ def _converted(folder: Path) -> Tokenizer:
 
 
 def _check_vocabulary(tokenizer: Tokenizer, path: Path, rows: int) -> None:
-    """Compares the tokens with the rows of the model's table of embeddings.
+    """Compare the tokens with the rows of the model's table of embeddings.
 
-    Fewer tokens than rows are no proof: tables are rounded up, and some models keep unused rows.
+    Fewer tokens than rows are no proof: tables are rounded up, and some models have unused rows.
     """
     last = max(tokenizer.get_vocab().values(), default=-1)
     if last >= rows:
@@ -156,7 +142,7 @@ def _check_vocabulary(tokenizer: Tokenizer, path: Path, rows: int) -> None:
 
 
 def folder_max_length(folder: Path) -> int:
-    """The longest input in tokens: the sentence-transformers config's, else the tokenizer's own.
+    """Return the longest input in tokens: the sentence-transformers config's, else the tokenizer's own.
 
     Never above what the table of positions holds, where sentence-transformers would fail on a long input.
     """
@@ -171,7 +157,7 @@ def folder_max_length(folder: Path) -> int:
 
 
 def lowers_case(folder: Path) -> bool:
-    """Whether the sentence-transformers config has text lowered before the tokenizer's own rules."""
+    """Tell whether the sentence-transformers config has text lowered before the tokenizer's own rules."""
     return bool(_sentence_config(ModelFolder.read(folder).transformer).get("do_lower_case", False))
 
 
@@ -186,7 +172,6 @@ def _sentence_config(folder: Path) -> dict[str, Any]:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    """A JSON object, empty where there is no file."""
     try:
         return dict(json.loads(path.read_text(encoding="utf-8"))) if path.exists() else {}
     except (ValueError, TypeError, RecursionError) as error:

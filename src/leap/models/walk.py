@@ -1,4 +1,4 @@
-"""How the layers of an encoder are visited: packed or by transformers, what looks at them is the same.
+"""The interface of an encoder's layers: packed or by transformers, what looks at them is the same.
 
 An encoder's `walk(batch, visit)` computes layer by layer and shows each one to `visit`, which may pool it and says
 who goes on; rows that do not are not computed any further, and when none is left no later layer is.
@@ -20,57 +20,48 @@ NOBODY = torch.zeros(0, dtype=torch.bool)
 
 
 class Shape(Protocol):
-    """What is known of every encoder."""
+    """The sizes of any encoder: L, D, rows of the table of words, the id that fills rows, the longest row."""
 
     @property
-    def layers(self) -> int:
-        """L."""
+    def layers(self) -> int: ...
 
     @property
-    def width(self) -> int:
-        """D."""
+    def width(self) -> int: ...
 
     @property
-    def vocabulary(self) -> int:
-        """The rows of its table of words."""
+    def vocabulary(self) -> int: ...
 
     @property
-    def pad_token(self) -> int:
-        """The id that fills rows."""
+    def pad_token(self) -> int: ...
 
     @property
-    def max_tokens(self) -> int:
-        """The longest row."""
+    def max_tokens(self) -> int: ...
 
 
 class Walkable(Protocol):
     """An encoder whose layers can be read, and left, one by one."""
 
     @property
-    def config(self) -> Shape:
-        """Its shape."""
+    def config(self) -> Shape: ...
 
     @property
-    def pooling(self) -> str:
-        """How tokens become a vector."""
+    def pooling(self) -> str: ...
 
     @property
     def packs(self) -> bool:
-        """Whether it computes packed batches without groups, on a GPU in half precision."""
+        """Tell whether it computes packed batches without groups, on a GPU in half precision."""
 
     @property
-    def layers(self) -> Iterable[nn.Module]:
-        """The modules of layers 1 to L."""
+    def layers(self) -> Iterable[nn.Module]: ...
 
     @property
     def weight(self) -> Tensor:
-        """A parameter that says where the model lies and in what precision."""
+        """Return a parameter that says where the model lies and in what precision."""
 
     def walk(self, batch: Batch, visit: Visit) -> None:
         """Compute layer by layer, as far as `visit` lets rows go on."""
 
     def __call__(self, batch: Batch) -> Tensor:
-        """The pooled vectors of every layer, [L + 1, B, D] float32, not normalised."""
+        """Compute the pooled vectors of every layer, [L + 1, B, D] float32, not normalised."""
 
-    def to(self, *args: Any) -> Any:
-        """Move it, or change its precision."""
+    def to(self, *args: Any) -> Any: ...

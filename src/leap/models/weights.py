@@ -18,9 +18,7 @@ _OLD_NORM = {"gamma": "weight", "beta": "bias"}
 
 
 def read_weights(folder: Path, family: Family) -> State:
-    """The tensors of model.safetensors, or of its shards, in float32.
-
-    The prefix of a checkpoint that has a head is taken off.
+    """Read the tensors of model.safetensors, or of its shards, in float32, without a prefix of theirs.
 
     Raises:
         UserError: there is no such file, it is damaged, or its numbers are quantized or not finite.
@@ -36,11 +34,7 @@ def read_weights(folder: Path, family: Family) -> State:
 
 
 def tensor_layout(path: Path) -> dict[str, tuple[str, list[int]]]:
-    """Read each tensor's type, as safetensors names it, and shape.
-
-    Raises:
-        UserError: the file is damaged.
-    """
+    """Read each tensor's type, as safetensors names it, and shape; UserError where the file is damaged."""
     try:
         with safe_open(path, "pt") as file:
             slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118
@@ -63,11 +57,7 @@ def _read_file(path: Path) -> State:
 
 
 def check_finite(path: Path, name: str, tensor: Tensor) -> None:
-    """Refuse a weight with NaN or infinity.
-
-    Raises:
-        UserError: it has one.
-    """
+    """Refuse a weight with NaN or infinity."""
     # A sum is not finite where a part is not, and is read once.
     if not tensor.sum().isfinite() and not tensor.isfinite().all():
         raise UserError(
@@ -77,11 +67,7 @@ def check_finite(path: Path, name: str, tensor: Tensor) -> None:
 
 
 def from_hugging_face(weights: State, family: Family, layers: int, folder: Path) -> State:
-    """Our state dict of the first layers of a checkpoint.
-
-    Raises:
-        UserError: a weight is missing.
-    """
+    """Return our state dict of the first layers of a checkpoint; refuse one that lacks a weight."""
     state: State = {}
     try:
         for ours, theirs in _plain_names(family, layers):
@@ -94,11 +80,7 @@ def from_hugging_face(weights: State, family: Family, layers: int, folder: Path)
 
 
 def check_depth(weights: State, family: Family, layers: int, folder: Path) -> None:
-    """Refuses weights that have more layers than config.json says: the last one would be the wrong one.
-
-    Raises:
-        UserError: they have more.
-    """
+    """Refuse weights that have more layers than config.json says: the last one would be the wrong one."""
     start = f"{family.layers}."
     numbers = {name.removeprefix(start).split(".", 1)[0] for name in weights if name.startswith(start)}
     found = max((int(number) for number in numbers if number.isdigit()), default=-1) + 1
@@ -110,11 +92,7 @@ def check_depth(weights: State, family: Family, layers: int, folder: Path) -> No
 
 
 def check_shapes(state: State, wanted: State, folder: Path) -> None:
-    """Refuses weights of another shape than config.json says.
-
-    Raises:
-        UserError: a tensor has another shape.
-    """
+    """Refuse weights of another shape than config.json says."""
     for name, tensor in wanted.items():
         if name in state and state[name].shape != tensor.shape:
             raise UserError(
@@ -124,7 +102,7 @@ def check_shapes(state: State, wanted: State, folder: Path) -> None:
 
 
 def to_hugging_face(state: State, family: Family, layers: int) -> State:
-    """The weights by Hugging Face's names."""
+    """Return the weights by Hugging Face's names."""
     named = {theirs: state[ours] for ours, theirs in _plain_names(family, layers)}
     for ours, parts in _joined_names(family, layers):
         named |= zip(parts, state[ours].chunk(3), strict=True)
@@ -132,7 +110,6 @@ def to_hugging_face(state: State, family: Family, layers: int) -> State:
 
 
 def _plain_names(family: Family, layers: int) -> list[tuple[str, str]]:
-    """Ours and theirs of every weight that is stored as we hold it."""
     names = []
     for ours, theirs in family.embeddings.items():
         kinds = ("weight", "bias") if ours == "norm" else ("weight",)
@@ -149,7 +126,6 @@ def _plain_names(family: Family, layers: int) -> list[tuple[str, str]]:
 
 
 def _joined_names(family: Family, layers: int) -> list[tuple[str, list[str]]]:
-    """Ours of queries, keys and values in one, and their three."""
     return [
         (f"layers.{number}.qkv.{kind}", [f"{family.layers}.{number}.{part}.{kind}" for part in family.qkv])
         for number in range(layers)

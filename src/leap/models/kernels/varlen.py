@@ -28,27 +28,24 @@ ONE_LAUNCH = 512
 
 
 def available(device: torch.device) -> bool:
-    """Check for a device that computes batches by their offsets: CUDA, with PyTorch's Triton."""
+    """Tell whether a device computes batches by their offsets: CUDA, with PyTorch's Triton."""
     return device.type == "cuda" and find_spec("triton") is not None
 
 
 def handles(qkv: Tensor, heads: int) -> bool:
-    """Check for an input that these operators compute: half precision on CUDA, a head size tiles can hold."""
+    """Tell whether these operators compute an input: half precision on CUDA, a head size tiles can hold."""
     half = qkv.dtype in (torch.float16, torch.bfloat16)
     return qkv.is_cuda and half and qkv.shape[-1] // 3 // heads in HEAD_SIZES
 
 
 def varlen_attention(qkv: Tensor, offsets: Tensor, heads: int, longest: int) -> Tensor:
-    """softmax(q k^T / sqrt(d)) v within each row.
+    """Compute softmax(q k^T / sqrt(d)) v within each row, [N, D].
 
     Args:
         qkv: [N, 3 D], float16 or bfloat16, on CUDA.
         offsets: [B + 1] int32, where each row starts, and the end of the last.
         heads: of width D / heads each.
         longest: an upper bound of the rows' lengths; decides which kernels are launched.
-
-    Returns:
-        [N, D].
     """
     size = qkv.shape[1] // 3 // heads
     trained = LONGEST_TILE_TRAINED.get(size, 128) if torch.is_grad_enabled() else LONGEST_TILE
@@ -72,7 +69,7 @@ def _flash_attention(qkv: Tensor, offsets: Tensor, heads: int, longest: int) -> 
 
 
 def adds_and_norms(states: Tensor, weight: Tensor) -> bool:
-    """Check for states that `add_norm` computes: half precision on CUDA, in inference, weights of their kind.
+    """Tell whether `add_norm` computes these states: half precision on CUDA, in inference, weights of their kind.
 
     Not within `torch.compile`, which fuses a norm with its neighbours.
     """
@@ -82,7 +79,7 @@ def adds_and_norms(states: Tensor, weight: Tensor) -> bool:
 
 
 def add_norm(states: Tensor, addition: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
-    """The layer norm of states + addition in one kernel; [N, D] in half precision on CUDA, no gradient."""
+    """Compute the layer norm of states + addition in one kernel; [N, D] in half precision on CUDA, no gradient."""
     out = torch.empty_like(states)
     _kernels().add_norm_forward[(len(states),)](
         states, addition.contiguous(), weight, bias, out, eps,
@@ -92,12 +89,12 @@ def add_norm(states: Tensor, addition: Tensor, weight: Tensor, bias: Tensor, eps
 
 
 def power_of_two(number: int) -> int:
-    """The smallest power of two that is not less."""
+    """Return the smallest power of two that is not less."""
     return 1 << (number - 1).bit_length()
 
 
 def segment_mean(states: Tensor, offsets: Tensor) -> Tensor:
-    """The mean of each row's tokens; [N, D] on CUDA and [B + 1] int32 to [B, D] float32."""
+    """Compute the mean of each row's tokens; [N, D] on CUDA and [B + 1] int32 to [B, D] float32."""
     return torch.ops.leap.segment_mean(states, offsets)  # type: ignore[no-any-return]
 
 
