@@ -146,10 +146,10 @@ def test_buffers_are_bounded(encoder: Encoder, monkeypatch: pytest.MonkeyPatch) 
     for rows in (1, 2, 4, 8, 16):
         found.run(batch_of([20] * rows), plan)
     assert len(found._graphed) == 3
-    monkeypatch.setattr(graphs, "KEPT_TOKENS", found.held_tokens())
+    monkeypatch.setattr(graphs, "HELD_TOKENS", found.held_tokens())
     found.run(batch_of([20] * 3), plan)
     assert found.held_tokens() <= graphs.HELD_TOKENS
-    monkeypatch.setattr(graphs, "KEPT_TOKENS", 1)
+    monkeypatch.setattr(graphs, "HELD_TOKENS", 1)
     found.run(batch_of([20] * 40), plan)
     assert len(found._graphed) == 1
 

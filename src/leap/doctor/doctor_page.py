@@ -16,11 +16,7 @@ SYMPTOMS_NOTE = (
 
 
 def render(found: dict[str, Any]) -> str:
-    """The examination as one HTML page that needs nothing else.
-
-    Args:
-        found: the result of `leap.doctor.examine.examined`.
-    """
+    """Render the examination as one HTML page that needs nothing else."""
     symptoms = [[item["name"], word_of(item), item["words"]] for item in found["symptoms"]]
     diagnosis = found["diagnosis"]
     return report_page.render(
@@ -38,7 +34,7 @@ def render(found: dict[str, Any]) -> str:
 
 
 def rule_grid(diagnosis: dict[str, Any]) -> Grid:
-    """The rules that no other beats for their number of layers."""
+    """Tabulate the rules that no other beats for their number of layers."""
     words = {True: "passes", False: "-"}
     rows = [
         {**row, "checklist": "passes: recommended" if row == diagnosis["recommended"] else words[row["passes"]]}
@@ -49,7 +45,6 @@ def rule_grid(diagnosis: dict[str, Any]) -> Grid:
 
 
 def pictures(found: dict[str, Any]) -> list[tuple[str, str]]:
-    """Caption and SVG of each picture."""
     name = found["model"].rstrip("/").rpartition("/")[2]
     layers = [{"variant": name, **row} for row in found["diagnosis"]["layers"]]
     leaving = [

@@ -18,20 +18,16 @@ FEWEST = 50
 
 @dataclass(frozen=True)
 class Sample:
-    """Unique sentences and where they are from."""
-
     source: str
     sentences: list[str]
 
 
 def sample(file: Path | None, column: str | None, most: int = ENOUGH, seed: int = 17) -> Sample:
-    """Unique, clean sentences, a seeded choice where there are more than `most`.
+    """Draw unique, clean sentences of a file, or of the bundled ones; a seeded choice where there are more than `most`.
 
     Args:
-        file: txt (a sentence a line), parquet, csv, tsv or jsonl; the bundled sentences if None.
+        file: txt (a sentence a line), parquet, csv, tsv or jsonl.
         column: of a table; `text` of a txt file and `sentence` of any other if None.
-        most: how many are drawn.
-        seed: of the choice.
 
     Raises:
         UserError: the file or column is missing, or holds too few sentences.

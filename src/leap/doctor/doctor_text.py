@@ -9,7 +9,7 @@ from leap.report.sections import LAYERS, grid
 
 
 def lines(found: dict[str, Any]) -> Iterator[str]:
-    """The examination for a terminal, from the verdict down to the layers."""
+    """Put the examination into lines for a terminal, from the verdict down to the layers."""
     rule, sentences = found["exit_rule"], found["sentences"]
     yield f"{found['model']}: {found['depth']} layers, {found['width']} wide"
     yield (
@@ -28,7 +28,6 @@ def lines(found: dict[str, Any]) -> Iterator[str]:
 
 
 def checklist_grid(found: dict[str, Any]) -> Grid:
-    """The deployment checklist with its marks."""
     rows = [{**row, "mark": "passes" if row["passed"] else "fails"} for row in found["checklist"]]
     return grid("each sentence at its own exit=name; value; bound; checklist=mark", rows, last_words=True)
 
@@ -46,5 +45,4 @@ def adaptivity(diagnosis: dict[str, Any]) -> str:
 
 
 def word_of(symptom: dict[str, Any]) -> str:
-    """Say whether the model has a symptom."""
     return "found" if symptom["found"] else "not found"

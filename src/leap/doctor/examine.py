@@ -30,13 +30,7 @@ TIMED = 10
 
 
 def examined(name: str, model: LeapEncoder, chosen: Sample, rule: ExitRule) -> dict[str, Any]:
-    """Everything that the doctor knows of a model.
-
-    Args:
-        name: what the user calls it.
-        model: the encoder.
-        chosen: the sentences.
-        rule: the exit rule to judge.
+    """Examine a model by a rule on chosen sentences; `name` is what the user calls it.
 
     Raises:
         UserError: the rule does not fit the model, or its vectors are not finite.
@@ -108,7 +102,7 @@ def monitoring_overhead(model: LeapEncoder, sentences: Sequence[str], rule: Exit
 
 
 def default_rule(model: LeapEncoder) -> ExitRule:
-    """The rule of the model's own leap.json; else the paper's theta, with l_min at half the depth.
+    """Return the rule of the model's own leap.json; else the paper's theta, with l_min at half the depth.
 
     The paper's l_min is 6 of 12 layers.
     """
@@ -118,7 +112,6 @@ def default_rule(model: LeapEncoder) -> ExitRule:
 
 
 def settings_of(depth: int) -> EvaluationSettings:
-    """How the doctor examines; the sweep tries every l_min."""
     return EvaluationSettings(
         batch_size=BATCH,
         device="auto",
@@ -137,7 +130,7 @@ def settings_of(depth: int) -> EvaluationSettings:
 
 
 def checklist(figures: dict[str, Any]) -> list[dict[str, Any]]:
-    """The paper's deployment checklist on the exited mixture."""
+    """Judge the exited mixture by the paper's deployment checklist."""
     rows = [
         ("share that leaves early", "rate", ENOUGH_EXITS, figures["rate"] > ENOUGH_EXITS),
         ("similarity at exit", "similarity", NEAR, figures["similarity"] >= NEAR),
@@ -155,7 +148,7 @@ def checklist(figures: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def advice(diagnosis: dict[str, Any], depth: int) -> str:
-    """The verdict in plain words, with the figures that it rests on and what to do."""
+    """Put the verdict into plain words, with the figures that it rests on and what to do."""
     exits, best = diagnosis["exit"], diagnosis["recommended"]
     layers = f"{exits['expected_layers']:.1f} of {depth} layers"
     if diagnosis["verdict"] == "never exits":

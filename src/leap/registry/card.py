@@ -21,13 +21,7 @@ TAGS = ["sentence-transformers", "sentence-similarity", "feature-extraction", "e
 
 
 def model_card(settings: Settings, evidence: Evidence, verdict: dict[str, Any]) -> str:
-    """The card of one checkpoint.
-
-    Args:
-        settings: the data, the teacher, and `gate.card`.
-        evidence: what was measured on it.
-        verdict: the gate's; its reasons are in the card.
-    """
+    """Write the card of one checkpoint from the settings (`gate.card`, data), its evidence and its verdict."""
     name = f"{settings.registered_model}-{evidence.variant}-{evidence.seed}"
     primary = settings.evaluation.primary_set
     latency = evidence.latency or {}
@@ -147,7 +141,7 @@ def _teacher(settings: Settings) -> str:
 
 
 def package_licence(package: str) -> str:
-    """The licence that an installed package's metadata name."""
+    """Return the licence that an installed package's metadata name."""
     try:
         found = metadata(package)
     except PackageNotFoundError:

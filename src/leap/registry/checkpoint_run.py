@@ -56,12 +56,8 @@ def log_checkpoint(tracking: Tracking, checkpoint: Checkpoint, card: str | None 
 
     Logs what MLflow does not have yet, by the checksum of each file, and nothing twice. Works from the files
     alone, so a checkpoint restored from DVC's cache gets its run too. Evidence that was measured again opens a new
-    run, since a metric of MLflow cannot be replaced.
-
-    Args:
-        tracking: an opened store.
-        checkpoint: its model must be there.
-        card: the README.md of the logged model, where it is uploaded now.
+    run, since a metric of MLflow cannot be replaced. `card` is the README.md of the logged model, where it is
+    uploaded now.
 
     Raises:
         UserError: the model is missing.
@@ -143,7 +139,6 @@ def _logged_model(
 
 
 def _log_settings(run: RunWriter, settings: Settings, checkpoint: Checkpoint) -> None:
-    """Log what the model was made from, and what its evidence was measured with."""
     content = settings.variant(checkpoint.variant).model_dump(mode="json")
     blocks = settings.model_dump(mode="json", include={"data", "teacher", "evaluation"})
     run.set_params(params_of(content) | flat(blocks))

@@ -31,11 +31,7 @@ BESIDE = (
 
 
 def export_whole(source: Path, target: Path, card: str | None) -> None:
-    """The checkpoint as a sentence-transformers folder, which is also what LeapEncoder and Hugging Face load.
-
-    Raises:
-        UserError: the target exists.
-    """
+    """Export a sentence-transformers folder, which LeapEncoder and Hugging Face load too, to a new target."""
     must_be_new(target)
     with whole_folder(target) as temporary:
         shutil.copytree(source, temporary, dirs_exist_ok=True)
@@ -66,11 +62,7 @@ def export_truncated(source: Path, layers: int, target: Path, card: str | None) 
 
 
 def write_truncated(source: Path, layers: int, target: Path) -> None:
-    """The first layers of a model, into an empty folder; see `export_truncated`.
-
-    Raises:
-        UserError: the model has fewer layers.
-    """
+    """Write the first layers of a model into an empty folder; see `export_truncated`."""
     opened = open_model(source)
     shape = opened.encoder.config
     if not 1 <= layers <= shape.layers:
@@ -131,7 +123,7 @@ def add_dense(folder: Path, head: Tensor) -> None:
 
 
 def derived_card(source: Path, layers: int, card: str | None, what: str) -> str:
-    """The card of a form without exits: origin and licence of the checkpoint's card, none of its scores."""
+    """Return the card of a form without exits: origin and licence of the checkpoint's card, none of its scores."""
     front: dict[str, Any] = {key: value for key, value in front_matter(card or "").items() if key != "model-index"}
     front.setdefault("library_name", "sentence-transformers")
     front.setdefault("pipeline_tag", "sentence-similarity")

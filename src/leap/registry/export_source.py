@@ -51,7 +51,7 @@ def model_folder(model: str, settings: Settings | None, scratch: Path) -> Path:
 
 
 def card_of(folder: Path, settings: Settings | None) -> str | None:
-    """The checkpoint's card: its own README.md, else one made from its verdict and evidence."""
+    """Return the checkpoint's card: its own README.md, else one made from its verdict and evidence."""
     if (folder / CARD).is_file():
         return (folder / CARD).read_text(encoding="utf-8")
     variant, _, seed = folder.name.rpartition("-")

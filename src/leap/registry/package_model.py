@@ -16,15 +16,15 @@ EXAMPLE = ["How do I sort a list of numbers?"]
 
 
 def write_model_folder(checkpoint: Path, target: Path, metadata: dict[str, str], card: str | None) -> None:
-    """Writes an MLflow pyfunc model that takes a column `sentence` and returns vectors, exits taken or not.
+    """Write an MLflow pyfunc model that takes a column `sentence` and returns vectors, exits taken or not.
 
     The parameters of a request are `LeapEncoder.encode`'s; null stands for the model's own value.
 
     Args:
         checkpoint: a folder `models/<variant>-<seed>`.
         target: must not exist.
-        metadata: is kept in the model's MLmodel file.
-        card: the README.md beside the weights.
+        metadata: goes into the model's MLmodel file.
+        card: the README.md next to the weights.
     """
     import mlflow
     import numpy as np
@@ -68,5 +68,5 @@ def write_model_folder(checkpoint: Path, target: Path, metadata: dict[str, str],
 
 
 def public_version(package: str) -> str:
-    """The installed version as PyPI has it: without the local part that names a build, as in 2.13.0+cpu."""
+    """Return the installed version as PyPI has it: without the local part that names a build, as in 2.13.0+cpu."""
     return version(package).partition("+")[0]

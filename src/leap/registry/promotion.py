@@ -96,8 +96,6 @@ def promotes(settings: Settings) -> bool:
 
 @dataclass(frozen=True)
 class _Judged:
-    """A checkpoint, and the verdict on the model that is there; null where that has not been judged yet."""
-
     checkpoint: Checkpoint
     content: dict[str, Any] | None
 
@@ -113,7 +111,6 @@ def _counts(verdict: dict[str, Any]) -> bool:
 
 
 def _agree(tracking: Tracking, item: _Judged, promoting: bool) -> Standing | None:
-    """Log one checkpoint, and register it or note its refusal."""
     if item.content is None or not promoting:
         with tracking.locked("runs"):
             log_checkpoint(tracking, item.checkpoint)
@@ -173,7 +170,6 @@ class _State:
             return None
 
     def save(self, result: dict[str, Any]) -> None:
-        """Note what this call read at its start and left at its end."""
         if self._path is not None:
             write_json(self._path, {"seen": [*self._asked, self._stored()], "result": result})
 

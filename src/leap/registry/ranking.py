@@ -10,12 +10,9 @@ Tags = Mapping[str, str]
 
 
 def compare(candidate: Tags, champion: Tags, number: int) -> tuple[bool, str]:
-    """Return whether a candidate that passes replaces the champion, and why. Equal is not better.
+    """Return whether a candidate that passes replaces the champion, and why; by their tags. Equal is not better.
 
-    Args:
-        candidate: the tags of its version; `leap.decision` is empty while it is examined for the first time.
-        champion: the tags of the champion's version.
-        number: the champion's version.
+    `leap.decision` is empty while a candidate is examined for the first time; `number` is the champion's version.
     """
     mine, theirs = _primary(candidate), _primary(champion)
     metric = candidate["leap.primary_metric"]

@@ -18,11 +18,10 @@ STEPS = {"layer": 1, "threshold": 100, "patience": 1, "width": 1, "batch": 1}
 
 
 def evidence_numbers(name: str, content: dict[str, Any]) -> list[Number]:
-    """List every number of an evidence file as (metric, value, step).
+    """List every number of an evidence file ("diagnose", "sts/<set>", ...) as (metric, value, step).
 
-    Args:
-        name: "diagnose", "sts/<set>", "retrieval/<set>" or "latency"; all but diagnose prefix their metrics.
-        content: the file. Rows have their layer, batch size, 100 theta, ... as the step, all else has step 0.
+    Rows have their layer, batch size, 100 theta, ... as the step, all else has step 0. All kinds but diagnose
+    prefix their metrics.
     """
     body = {key: value for key, value in content.items() if key not in HEAD}
     if name != "diagnose":

@@ -36,19 +36,15 @@ class RunWriter:
 
     @classmethod
     def create(cls, tracking: Tracking, name: str, tags: Mapping[str, str], script: str) -> Self:
-        """Create a run of a script."""
         return cls(tracking, tracking.create_run(name, {**tags, **source_tags(script)}))
 
     def has(self, name: str, checksum: str) -> bool:
-        """Return whether a file with this checksum was logged under this name."""
         return self.tags.get(f"leap.logged.{name}") == checksum
 
     def done(self, name: str, checksum: str) -> None:
-        """Note that a file was logged whole."""
         self.set_tags({f"leap.logged.{name}": checksum})
 
     def set_tags(self, tags: Mapping[str, str]) -> None:
-        """Set the tags that differ."""
         from mlflow.entities import RunTag
 
         new = [RunTag(name, value) for name, value in tags.items() if self.tags.get(name) != value]
@@ -81,7 +77,6 @@ class RunWriter:
         self.log_numbers(number for number in numbers if number[2] not in known[number[0]])
 
     def log_file(self, path: Path, folder: str = "") -> None:
-        """Upload a file, or what is in a folder."""
         if path.is_dir():
             self._client.log_artifacts(self.id, str(path), folder or None)
         else:
@@ -108,7 +103,6 @@ class RunWriter:
         )
 
     def log_output(self, model: str) -> None:
-        """Name the logged model that the run made."""
         from mlflow.entities import LoggedModelOutput
 
         outputs = self._client.get_run(self.id).outputs
@@ -116,7 +110,6 @@ class RunWriter:
             self._client.log_outputs(self.id, [LoggedModelOutput(model, 0)])
 
     def end(self, status: str = "FINISHED") -> None:
-        """End the run unless it has ended so."""
         if self._run.info.status != status:
             self._client.set_terminated(self.id, status)
 

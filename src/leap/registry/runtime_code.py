@@ -16,7 +16,7 @@ SERVED = Path(__file__).with_name("served_model.py")
 
 
 def copy_runtime(target: Path) -> Path:
-    """Copies the needed modules to `target`/leap and returns that folder.
+    """Copy the needed modules to `target`/leap and return that folder.
 
     A tracking server takes files one by one, so the registry gets a dozen and not the whole package.
     """
@@ -51,7 +51,6 @@ def code_hash() -> str:
 
 
 def imports(module: str) -> set[str]:
-    """The modules that a module of this package names in its import statements."""
     named: set[str] = set()
     for node in ast.walk(ast.parse(module_file(module).read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
@@ -64,11 +63,9 @@ def imports(module: str) -> set[str]:
 
 
 def is_module(name: str) -> bool:
-    """Whether a dotted name is a module of this package."""
     return name.partition(".")[0] == "leap" and module_file(name).is_file()
 
 
 def module_file(name: str) -> Path:
-    """Where a module of this package lies."""
     path = PACKAGE.joinpath(*name.split(".")[1:])
     return path / "__init__.py" if path.is_dir() else path.with_suffix(".py")

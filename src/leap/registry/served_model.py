@@ -14,10 +14,8 @@ from mlflow.protos.databricks_pb2 import INVALID_PARAMETER_VALUE
 
 
 class ServedLeap(mlflow.pyfunc.PythonModel):  # type: ignore[misc, name-defined]
-    """`LeapEncoder` behind MLflow's interface."""
-
     def load_context(self, context: Any) -> None:
-        """Loads the registered checkpoint; LEAP_MONITOR_FOLDER watches it (docs/monitoring.md)."""
+        """Load the registered checkpoint; LEAP_MONITOR_FOLDER watches it (docs/monitoring.md)."""
         from leap.exits import LeapEncoder
         from leap.serve import Monitor, check_limits
 
@@ -26,7 +24,7 @@ class ServedLeap(mlflow.pyfunc.PythonModel):  # type: ignore[misc, name-defined]
         self.encoder.monitor = Monitor.from_environment(self.encoder)
 
     def predict(self, context: Any, model_input: pd.DataFrame, params: Any = None) -> Any:
-        """Vectors of the column `sentence`, with the exit layers if `return_exit_layers` is set.
+        """Return vectors of the column `sentence`, with the exit layers if `return_exit_layers` is set.
 
         Args:
             context: not used.
@@ -38,7 +36,7 @@ class ServedLeap(mlflow.pyfunc.PythonModel):  # type: ignore[misc, name-defined]
             [n, width] float32; with exit layers a table with the columns `vector` and `exit_layer`.
 
         Raises:
-            MlflowException: INVALID_PARAMETER_VALUE, status 400, for whatever the caller can mend.
+            MlflowException: INVALID_PARAMETER_VALUE, status 400, for whatever the caller can repair.
         """
         from leap.core.errors import UserError
         from leap.exits.leap_encoder import Strategy

@@ -179,21 +179,17 @@ def history_text(versions: list[Registered]) -> str:
 
 
 class _Registry:
-    """One registered model."""
-
     def __init__(self, tracking: Tracking) -> None:
         assert tracking.client is not None
         self._client = tracking.client
         self.name = tracking.settings.registered_model
 
     def find(self, identity: dict[str, str]) -> ModelVersion | None:
-        """Return the version of a model."""
         clauses = [f"name = '{self.name}'", *(f"tags.`{key}` = '{value}'" for key, value in identity.items())]
         versions = self._client.search_model_versions(" and ".join(clauses))
         return min(versions, key=lambda version: int(version.version), default=None)
 
     def register(self, logged: Logged) -> ModelVersion:
-        """Make a logged model a version."""
         if not self._client.search_registered_models(f"name = '{self.name}'"):
             try:
                 self._client.create_registered_model(self.name, description=ABOUT)
@@ -209,7 +205,6 @@ class _Registry:
         )
 
     def describe(self, version: ModelVersion, verdict: dict[str, Any], data: dict[str, str]) -> None:
-        """Bring the verdict in the version's description and tags up to date."""
         passed = sum(check["passed"] for check in verdict["checks"])
         summary = f"{verdict['variant']}-{verdict['seed']}: {passed} of {len(verdict['checks'])} checks pass"
         reasons = "\n".join(f"- {mark(check)} {check['name']}: {check['reason']}" for check in verdict["checks"])
@@ -274,13 +269,11 @@ class _Registry:
             self._client.set_registered_model_alias(self.name, PREVIOUS, before)
 
     def standing(self, number: str) -> Standing:
-        """Return what the registry says of a version."""
         version = self._client.get_model_version(self.name, number)
         held = sorted(alias for alias, holder in self._aliases().items() if holder == str(number))
         return Standing(int(number), held, version.tags.get("leap.decision") or "registered")
 
     def history(self) -> list[Registered]:
-        """Return every version, the newest first."""
         versions = list(self._client.search_model_versions(f"name = '{self.name}'"))
         held = self._aliases() if versions else {}
         return [
@@ -299,21 +292,17 @@ class _Registry:
         ]
 
     def holder(self, alias: str) -> ModelVersion | None:
-        """Return the version with an alias."""
         number = self._aliases().get(alias)
         return self._client.get_model_version(self.name, number) if number else None
 
     def alias(self, alias: str, version: ModelVersion) -> None:
-        """Move an alias."""
         self._client.set_registered_model_alias(self.name, alias, str(version.version))
 
     def drop(self, alias: str, version: ModelVersion) -> None:
-        """Take an alias away from a version that has it."""
         if self._aliases().get(alias) == str(version.version):
             self._client.delete_registered_model_alias(self.name, alias)
 
     def tag(self, version: ModelVersion, tags: dict[str, str]) -> None:
-        """Set the tags that differ, in their order."""
         for key, value in tags.items():
             if version.tags.get(key) != value:
                 self._client.set_model_version_tag(self.name, version.version, key, value)

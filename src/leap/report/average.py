@@ -4,7 +4,7 @@ from typing import Any
 
 
 def average(items: list[Any]) -> Any:
-    """One value for the values of several seeds.
+    """Return one value for the values of several seeds.
 
     Numbers become their mean, over the seeds that have one; mappings and lists of equal length are averaged
     by part; counts by layer ({"6": 3}) count a missing layer as 0. True only where true for all. Of texts

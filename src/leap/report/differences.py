@@ -1,4 +1,4 @@
-"""Why a figure of ours may differ from the paper's: read from the settings and the run's facts."""
+"""Reasons why a figure of ours may differ from the paper's: read from the settings and the run's facts."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -17,10 +17,7 @@ LATENCY = (*STUDENT, "hardware", "precision")
 def our_setting(settings: Settings, summary: dict[str, Any], study: str | None = None) -> dict[str, Any]:
     """Collect the setting of our results by the names of `PaperSetting`; null where it is not known.
 
-    Args:
-        settings: of the run.
-        summary: the content of reports/summary.json.
-        study: whose results they are, with its own sizes; the pipeline's own if None.
+    Results of a `study` have its own sizes.
     """
     facts, hardware = summary["run"], summary["hardware"] or {}
     sentences = dig(facts, "data", "kept")
@@ -48,13 +45,10 @@ def our_setting(settings: Settings, summary: dict[str, Any], study: str | None =
 def reasons(
     ours: Mapping[str, Any], paper: PaperSetting, kinds: tuple[str, ...], sizes: Mapping[str, int] | None = None
 ) -> list[str]:
-    """A line a fact in which our setting is not the paper's; none where all are the same.
+    """List a line for each fact in which our setting is not the paper's.
 
-    Args:
-        ours: our setting.
-        paper: the paper's.
-        kinds: the facts that matter, QUALITY, RETRIEVAL or LATENCY.
-        sizes: sentences and epochs of a table that the paper made with others.
+    `kinds` are the facts that matter, QUALITY, RETRIEVAL or LATENCY; `sizes` sentences and epochs of a table that
+    the paper made with others.
     """
     wanted = {name: (sizes or {}).get(name, getattr(paper, name)) for name in kinds}
     words = {"sentences": "training sentences"}

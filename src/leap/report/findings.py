@@ -65,7 +65,6 @@ def figures(variant: Variant) -> dict[str, Any]:
 
 
 def verdict_word(variant: Variant) -> str:
-    """Return passes, refused, control or not judged."""
     passed = dig(variant, "gate", "passed")
     if variant.get("role"):
         return "control"
@@ -73,7 +72,6 @@ def verdict_word(variant: Variant) -> str:
 
 
 def failures(variant: Variant) -> list[Row]:
-    """List the checks that refuse a variant."""
     return [check for check in dig(variant, "gate", "checks") or [] if refuses(check)]
 
 
@@ -126,7 +124,7 @@ def layers_of(variant: Variant) -> str:
 
 
 def best(summary: dict[str, Any]) -> str | None:
-    """The variant that passes with the best primary metric; null where none passes."""
+    """Return the variant that passes with the best primary metric; null where none passes."""
     passing = [name for name, item in summary["variants"].items() if verdict_word(item) == "passes"]
     return max(
         passing,
@@ -286,7 +284,7 @@ def machine(summary: dict[str, Any]) -> str:
 
 
 def text(summary: dict[str, Any]) -> str:
-    """The first screen for a terminal: `leap summary`."""
+    """Put the first screen into a terminal's lines: `leap summary`."""
     whys = {name: reasons_of(variant) for name, variant in summary["variants"].items()}
     lines = [finding(summary), "", *overview(summary, reasons=False).text().splitlines(), ""]
     lines += [f"{name}, {verdict_word(summary['variants'][name])}: {why}" for name, why in whys.items() if why]

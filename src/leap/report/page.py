@@ -24,7 +24,7 @@ Pictures = dict[str, tuple[str, str, Rows]]
 
 
 def pictures(summary: dict[str, Any], evaluations: Path, studies: Studies) -> Pictures:
-    """Every picture that has data, by file name: (caption, SVG, the rows behind it)."""
+    """Draw every picture that has data, by file name: (caption, SVG, the rows behind it)."""
     layers = plot_data.layer_rows(summary)
     by_depth = ("layers computed by a sentence", "Spearman")
 
@@ -98,13 +98,9 @@ def pictures(summary: dict[str, Any], evaluations: Path, studies: Studies) -> Pi
 
 
 def render_report(summary: dict[str, Any], drawn: Pictures, studies: Studies, asked: dict[str, str]) -> str:
-    """reports/report.html.
+    """Render reports/report.html.
 
-    Args:
-        summary: the content of reports/summary.json.
-        drawn: the result of `pictures`.
-        studies: those that have been run.
-        asked: the description of every study of the settings, run or not.
+    `asked` is the description of every study of the settings, run or not.
     """
     spread = {row["layer"] for row in drawn["exits"][2] if row["share"] > 0.01} if "exits" in drawn else set()
     first = [name if name != "exits" or len(spread) > 1 else "latency" for name in FIRST]
@@ -123,13 +119,7 @@ def render_report(summary: dict[str, Any], drawn: Pictures, studies: Studies, as
 
 
 def render_paper(summary: dict[str, Any], tables: dict[str, Table], rule: str) -> str:
-    """reports/paper.html: the paper's tables with ours, on this machine.
-
-    Args:
-        summary: the content of reports/summary.json.
-        tables: the result of `leap.report.paper_tables.paper_tables`.
-        rule: the settings' profile.
-    """
+    """Render reports/paper.html: the paper's tables with ours, on this machine; `rule` is the profile."""
     usual = tables["main_results"].apart if "main_results" in tables else []
     return render(
         "paper.html.j2",
@@ -151,7 +141,7 @@ def _waiting(tables: dict[str, Table]) -> dict[str, list[str]]:
 
 
 def render_markdown(summary: dict[str, Any]) -> str:
-    """reports/report.md: the first screen, for a pull request."""
+    """Render reports/report.md: the first screen, for a pull request."""
     steps = "".join(f"- {step}\n" for step in next_steps(summary))
     return (
         f"# LEAP report, profile {summary['profile']}\n\n{finding(summary)}\n\n"
@@ -161,7 +151,6 @@ def render_markdown(summary: dict[str, Any]) -> str:
 
 
 def render(template: str, **content: Any) -> str:
-    """A page of `templates`."""
     environment = Environment(
         loader=FileSystemLoader(TEMPLATES), autoescape=True, trim_blocks=True, lstrip_blocks=True
     )
@@ -170,12 +159,10 @@ def render(template: str, **content: Any) -> str:
 
 
 def with_code(text: str) -> Markup:
-    """A text with `commands` set as code."""
     parts = [str(escape(part)) for part in text.split("`")]
     parts[1::2] = [f"<code>{part}</code>" for part in parts[1::2]]
     return Markup("".join(parts))  # nosec B704  # every part is escaped
 
 
 def picture(svg: str) -> Markup:
-    """A picture as it is."""
     return Markup(svg)  # nosec B704  # matplotlib escapes what a picture says

@@ -96,11 +96,7 @@ class Paper(Block):
 
 
 def read_paper(path: Path = REFERENCE) -> Paper:
-    """Reads and checks the file.
-
-    Raises:
-        UserError: it is missing or not as it should be; all mistakes are listed.
-    """
+    """Read and check the file; UserError lists all mistakes."""
     try:
         content: Any = YAML(typ="safe", pure=True).load(path.read_text(encoding="utf-8"))
         return Paper.model_validate(content)

@@ -59,24 +59,15 @@ class Table:
 
     @property
     def missing(self) -> bool:
-        """Return true if none of ours is there."""
         return all(pair.ours is None for _, pairs in self.rows for pair in pairs)
 
     @property
     def incomplete(self) -> bool:
-        """Return true if one of ours is still to be measured."""
         return any(pair.ours is None and pair.possible for _, pairs in self.rows for pair in pairs)
 
 
 def paper_tables(settings: Settings, summary: dict[str, Any], studies: Studies, paper: Paper) -> dict[str, Table]:
-    """Every table of the paper that these settings can fill, in the paper's order, and its single figures.
-
-    Args:
-        settings: of the run.
-        summary: the content of reports/summary.json.
-        studies: those that have been run.
-        paper: the content of reference/paper.yaml.
-    """
+    """Make every table of the paper that these settings can fill, in the paper's order, and its single figures."""
     waiting = {name: {"variants": dict.fromkeys(block.variants)} for name, block in settings.studies.items()}
     results = {
         "variants": summary["variants"],
@@ -89,7 +80,7 @@ def paper_tables(settings: Settings, summary: dict[str, Any], studies: Studies, 
 
 
 def look_up(results: dict[str, Any], expression: str) -> float | None:
-    """The figure of a path, of "a / b" or "a / b - 1"; null where it is not measured yet.
+    """Return the figure of a path, of "a / b" or "a / b - 1"; null where it is not measured yet.
 
     Raises:
         LookupError: the path leads nowhere.
@@ -189,5 +180,5 @@ def _single_figures(settings: Settings, summary: dict[str, Any], results: dict[s
 
 
 def number(value: Cell | None) -> float | None:
-    """A cell as a number; words, marks and nothing are none."""
+    """Return a cell as a number; words, marks and nothing are none."""
     return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None

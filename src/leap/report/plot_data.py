@@ -12,7 +12,7 @@ Rows = list[dict[str, Any]]
 
 
 def layer_rows(summary: dict[str, Any]) -> Rows:
-    """A row a variant and layer: similarity, stability, exit rates, neighbours, quality at that depth."""
+    """Return a row a variant and layer: similarity, stability, exit rates, neighbours, quality at that depth."""
     rows = []
     for name, variant in summary["variants"].items():
         quality = dig(variant, "sts", "spearman_by_layer") or []
@@ -23,7 +23,7 @@ def layer_rows(summary: dict[str, Any]) -> Rows:
 
 
 def exit_rows(summary: dict[str, Any]) -> Rows:
-    """A row a variant and layer where sentences leave: their share; of variants that exit, if any does."""
+    """Return a row a variant and layer where sentences leave: their share; of variants that exit, if any does."""
     variants = summary["variants"]
     leaving = [name for name, variant in variants.items() if dig(variant, "exit", "rate")]
     rows = []
@@ -35,7 +35,7 @@ def exit_rows(summary: dict[str, Any]) -> Rows:
 
 
 def quality_rows(summary: dict[str, Any]) -> Rows:
-    """A row a variant and way to use it: Spearman of the primary set against layers computed."""
+    """Return a row a variant and way to use it: Spearman of the primary set against layers computed."""
     rows = []
     for name, variant in summary["variants"].items():
         pairs = variant["sts"]
@@ -78,7 +78,7 @@ def pareto_rows(studies: Studies) -> Rows:
 
 
 def fixed_depth_rows(studies: Studies) -> Rows:
-    """LEAP cut at each layer and exited and students of exactly so many layers, of the study's size."""
+    """Return LEAP cut at each layer and exited and students of exactly so many layers, of the study's size."""
     rows: Rows = []
     for name in studies.get("fixed_depth", {}).get("variants", {}):
         figures = first_seed(studies, "fixed_depth", name) or {}
@@ -95,7 +95,7 @@ def fixed_depth_rows(studies: Studies) -> Rows:
 
 
 def latency_rows(summary: dict[str, Any]) -> Rows:
-    """Whole sentences at the smallest batch, a row a variant and path; `floor_ms` reads the weights once."""
+    """Return whole sentences at the smallest batch, a row a variant and path; `floor_ms` reads the weights once."""
     rows: Rows = []
     for name, variant in summary["variants"].items():
         floor = dig(variant, "floor", "ms")
@@ -104,7 +104,7 @@ def latency_rows(summary: dict[str, Any]) -> Rows:
 
 
 def frontier_rows(summary: dict[str, Any], way: str, x: str, y: str) -> Rows:
-    """Points of the frontier (`leap.evidence.frontier`): every layer by one way to leave, and full depth."""
+    """Return points of the frontier (`leap.evidence.frontier`): every layer by one way to leave, and full depth."""
     return [
         {"variant": row["variant"], "x": row[x], "y": row[y]}
         for row in summary["frontier"]
@@ -113,7 +113,7 @@ def frontier_rows(summary: dict[str, Any], way: str, x: str, y: str) -> Rows:
 
 
 def loss_rows(summary: dict[str, Any], evaluations: Path) -> Rows:
-    """A row a variant, seed and logged step: the total loss of the training."""
+    """Return a row a variant, seed and logged step: the total loss of the training."""
     rows = []
     for name, variant in summary["variants"].items():
         for seed in variant["seeds"]:

@@ -47,7 +47,7 @@ STYLE: dict[Any, Any] = {
 
 
 def curves(rows: Rows, x: str, y: str, labels: tuple[str, str], line: float | None = None) -> str:
-    """A curve a variant, and seed, through its points; one point alone is a marker.
+    """Draw a curve a variant, and seed, through its points; one point alone is a marker.
 
     Args:
         rows: the points; null is left out.
@@ -73,7 +73,7 @@ def curves(rows: Rows, x: str, y: str, labels: tuple[str, str], line: float | No
 
 
 def exit_distribution(rows: Rows) -> str:
-    """Bars: the share of sentences that leave at each layer."""
+    """Draw bars: the share of sentences that leave at each layer."""
     figure, axes = _picture()
     styles = _styles(rows)
     layers = sorted({row["layer"] for row in rows})
@@ -86,7 +86,7 @@ def exit_distribution(rows: Rows) -> str:
 
 
 def quality(rows: Rows) -> str:
-    """Spearman against layers: cut at each layer (line), other rules (dots), full (hollow), exited (filled)."""
+    """Draw Spearman against layers: cut at each layer (line), other rules (dots), full (hollow), exited (filled)."""
     figure, axes = _picture()
     for name, style in _styles(rows).items():
         points = {
@@ -110,7 +110,7 @@ def quality(rows: Rows) -> str:
 
 
 def latency(rows: Rows) -> str:
-    """Bars: median time of each way to run each variant; dotted: reading its weights once from memory."""
+    """Draw bars: median time of each way to run each variant; dotted: reading its weights once from memory."""
     figure, axes = _picture()
     variants = list(dict.fromkeys(row["variant"] for row in rows))
     times = {(row["variant"], row["path"]): row["ms_p50"] for row in rows}
@@ -129,7 +129,6 @@ def latency(rows: Rows) -> str:
 
 
 def _bars(axes: Axes, places: list[int], heights: dict[str, list[float]], colours: dict[str, str]) -> None:
-    """A bar a name at every place, next to each other."""
     width = 0.8 / max(len(heights), 1)
     for i, (name, values) in enumerate(heights.items()):
         shifted = [place + (i - (len(heights) - 1) / 2) * width for place in places]

@@ -11,7 +11,7 @@ MANIFEST = Path("data/teacher/manifest.json")
 
 
 def run_facts(settings: Settings, project: Path = Path()) -> dict[str, Any]:
-    """Facts of the run; what a stage has not written yet is null.
+    """Collect the facts of the run; what a stage has not written yet is null.
 
     Returns:
         seeds, teacher {kind, source, sha256}, data (the counts of extract.json, flat, without its
@@ -37,7 +37,7 @@ def run_facts(settings: Settings, project: Path = Path()) -> dict[str, Any]:
 
 
 def counts(content: dict[str, Any], prefix: str = "") -> dict[str, int]:
-    """All whole numbers of nested counts by their path: {"per source docstrings": 12000}."""
+    """Return all whole numbers of nested counts by their path: {"per source docstrings": 12000}."""
     found: dict[str, int] = {}
     for key, value in content.items():
         name = f"{prefix}{key}".replace("_", " ")

@@ -74,13 +74,7 @@ class Section:
 
 
 def sections(summary: dict[str, Any], studies: Studies, asked: dict[str, str]) -> Iterator[Section]:
-    """Every part that has something to show.
-
-    Args:
-        summary: the content of reports/summary.json.
-        studies: those that have been run.
-        asked: the description of every study of the settings.
-    """
+    """Yield every part that has something to show; `asked` is the description of every study of the settings."""
     variants = summary["variants"]
     for part in (
         _verdicts(variants),
@@ -131,7 +125,7 @@ def _rows(variants: dict[str, Row], *path: str) -> Iterator[Row]:
 
 
 def length_rows(rows: Iterable[Row]) -> Iterator[Row]:
-    """Rows by length with their bounds in words."""
+    """Yield rows by length with their bounds in words."""
     for row in rows:
         low, high = row["tokens"]
         yield {**row, "bounds": f"{low}-{high}" if high else f"{low} and more"}
@@ -254,7 +248,7 @@ def _strategies(variants: dict[str, Row]) -> Section:
 
 
 def theta_rows(variant: Row) -> Iterator[Row]:
-    """The rule at every theta that was timed: the sweep's figures by the variant's l_min and k, and the time."""
+    """Yield the rule at every theta that was timed: the sweep's figures by the variant's l_min and k, and the time."""
     rule = variant.get("exit_rule") or {}
     swept = {
         row["threshold"]: row
@@ -317,7 +311,6 @@ def _latency(summary: dict[str, Any]) -> Section:
 
 
 def length_name(row: Row) -> str:
-    """ "sentences", or "128 tokens" for rows joined to that length."""
     length = row.get("length", "sentences")
     return length if isinstance(length, str) else f"{length} tokens"
 

@@ -12,7 +12,7 @@ Studies = dict[str, dict[str, Any]]
 
 
 def read_studies(settings: Settings, folder: Path = FOLDER) -> Studies:
-    """The content of every study of the settings that has been run, by its name.
+    """Read the content of every study of the settings that has been run, by its name.
 
     A study of other settings than now (another profile, other variants or sizes) is left out: it would show
     as a result of these.
@@ -29,6 +29,6 @@ def read_studies(settings: Settings, folder: Path = FOLDER) -> Studies:
 
 
 def first_seed(studies: Studies, study: str, variant: str) -> dict[str, Any] | None:
-    """The figures of a variant's first seed; null where the study or the variant is missing."""
+    """Return the figures of a variant's first seed; null where the study or the variant is missing."""
     seeds = studies.get(study, {}).get("variants", {}).get(variant, {}).get("seeds", {})
     return next(iter(seeds.values()), None)

@@ -32,10 +32,9 @@ def summarise(
     run: dict[str, Any],
     trainings: Mapping[Checkpoint, dict[str, Any]] | None = None,
 ) -> dict[str, Any]:
-    """The content of reports/summary.json.
+    """Return the content of reports/summary.json.
 
     Args:
-        settings: name variants, seeds and the primary set.
         evidence: what there is, by variant and seed; missing evidence becomes null, never a number.
         verdicts: what there is; one of another checkpoint than the evidence's is left out.
         run: what else the report says of this run: data counts, teacher (see `leap.report.run_facts`).
@@ -69,7 +68,6 @@ def summarise(
 
 
 def one_checkpoint(evidence: Evidence, verdict: dict[str, Any] | None, settings: Settings) -> dict[str, Any]:
-    """One seed of one variant."""
     diagnose = evidence.diagnose or {}
     pairs = {name: body(evidence.sts.get(name)) for name in settings.similarity}
     primary = pairs[settings.evaluation.primary_set]
@@ -111,7 +109,7 @@ def _training(record: dict[str, Any] | None) -> dict[str, Any] | None:
 
 
 def over_seeds(seeds: dict[str, dict[str, Any]]) -> dict[str, Any]:
-    """The means of the seeds that were measured; a verdict passes where every seed's does."""
+    """Return the means of the seeds that were measured; a verdict passes where every seed's does."""
     if len(seeds) == 1:
         return next(iter(seeds.values()))
     measured = [seed for seed in seeds.values() if seed["checkpoint"] is not None]
@@ -133,12 +131,11 @@ def over_seeds(seeds: dict[str, dict[str, Any]]) -> dict[str, Any]:
 
 
 def body(content: dict[str, Any] | None) -> dict[str, Any] | None:
-    """An evidence file without its head."""
     return content and {key: value for key, value in content.items() if key not in HEAD}
 
 
 def hardware(evidence: Mapping[Checkpoint, Evidence]) -> dict[str, Any] | None:
-    """Where the latency was measured, or the rest where it was not; null where there is no evidence."""
+    """Say where the latency was measured, or the rest where it was not; null where there is no evidence."""
     for kind in ("latency", "diagnose"):
         for item in evidence.values():
             content = getattr(item, kind)
@@ -148,13 +145,13 @@ def hardware(evidence: Mapping[Checkpoint, Evidence]) -> dict[str, Any] | None:
 
 
 def dig(content: Any, *path: str) -> Any:
-    """The value at a path of keys, or null where the path ends early."""
+    """Return the value at a path of keys, or null where the path ends early."""
     for key in path:
         content = content.get(key) if isinstance(content, dict) else None
     return content
 
 
 def mean_ndcg(variant: dict[str, Any], path: str) -> float | None:
-    """Mean nDCG@10 of the collections; null where one is missing, for the rest would mislead."""
+    """Return mean nDCG@10 of the collections; null where one is missing, for the rest would mislead."""
     scores = [dig(item, f"ndcg_at_10_{path}") for item in variant["retrieval"].values()]
     return None if None in scores or not scores else sum(scores) / len(scores)

@@ -57,7 +57,6 @@ class Batcher:
 
     @property
     def queued(self) -> int:
-        """Texts that wait."""
         return sum(len(job.texts) for job in self._waiting)
 
     async def encode(self, texts: Sequence[str], options: Mapping[str, Any]) -> tuple[Vectors, Facts]:
@@ -77,7 +76,6 @@ class Batcher:
         return await job.done
 
     async def close(self) -> None:
-        """Take no more texts, and finish those that wait."""
         self._stopping = True
         if self._worker is not None:
             await self._worker

@@ -20,10 +20,7 @@ ENDINGS = (".parquet", ".npy")
 
 
 class Sink(Protocol):
-    """Takes vectors in the file's order."""
-
-    def write(self, texts: list[str], vectors: NDArray[np.float32], layers: NDArray[np.int64]) -> None:
-        """Append rows."""
+    def write(self, texts: list[str], vectors: NDArray[np.float32], layers: NDArray[np.int64]) -> None: ...
 
 
 def run_encode(
@@ -84,11 +81,7 @@ def encode_file(
 
 
 def check_ending(target: Path) -> None:
-    """Check that the target is of a form that can be written.
-
-    Raises:
-        UserError: it is not.
-    """
+    """Refuse a target of a form that cannot be written."""
     if target.suffix not in ENDINGS:
         raise UserError(f"{target}: name a file that ends in {' or '.join(ENDINGS)}")
 

@@ -34,11 +34,9 @@ class Comparison:
 
     @property
     def alerts(self) -> list[str]:
-        """The rules that alert."""
         return [finding.rule for finding in self.findings if finding.outcome == "alert"]
 
     def as_json(self) -> dict[str, Any]:
-        """The form of a comparison's file (docs/monitoring.md)."""
         return {
             "kind": "comparison",
             "alerts": self.alerts,
@@ -50,7 +48,7 @@ class Comparison:
 
 
 def compare(reference: Window, current: Window, limits: MonitoringSettings) -> Comparison:
-    """Judges the current window.
+    """Judge the current window.
 
     The paper alerts when the exit distribution shifts by more than one layer or NN@10 drops by more than 20 %
     (Appendix "Practical Adoption Checklist"), raises theta when some 20 % of the sentences fail, NN@10 below
@@ -73,8 +71,10 @@ def compare(reference: Window, current: Window, limits: MonitoringSettings) -> C
 
 
 def distribution_distance(reference: Window, current: Window) -> float | None:
-    """The layers that the average sentence moved (Wasserstein-1): above the shift of the mean where
-    some sentences leave earlier and others later."""
+    """Return the layers that the average sentence moved (Wasserstein-1).
+
+    It is above the shift of the mean where some sentences leave earlier and others later.
+    """
     if not reference.sentences or not current.sentences:
         return None
     behind = distance = 0.0
@@ -85,7 +85,7 @@ def distribution_distance(reference: Window, current: Window) -> float | None:
 
 
 def differences(reference: Window, current: Window) -> list[str]:
-    """What else changed between the windows, in words: the first things to look at after an alert."""
+    """List what else changed between the windows, in words: the first things to look at after an alert."""
     found = []
     if reference.model["checkpoint"] != current.model["checkpoint"]:
         found.append(

@@ -51,11 +51,7 @@ class EmbeddingRequest(BaseModel):
     threshold: Annotated[float, Field(ge=-1, le=1)] | None = None
 
     def texts(self) -> list[str]:
-        """Return the texts, within the limits.
-
-        Raises:
-            RequestRefused: they are not, or are tokens.
-        """
+        """Return the texts; RequestRefused where they are not within the limits, or are tokens."""
         given = [self.input] if isinstance(self.input, str) else self.input
         if any(isinstance(each, int | list) for each in given):
             raise RequestRefused(
@@ -65,7 +61,6 @@ class EmbeddingRequest(BaseModel):
         return check_texts(given)
 
     def options(self) -> dict[str, Any]:
-        """Return the arguments of `LeapEncoder.encode`."""
         options: dict[str, Any] = {
             "input_type": self.input_type,
             "strategy": self.strategy,
@@ -77,10 +72,7 @@ class EmbeddingRequest(BaseModel):
 
 
 class Metrics:
-    """What `/metrics` shows."""
-
     def __init__(self) -> None:
-        """Register every metric in a registry of its own."""
         self.registry = CollectorRegistry()
         self.requests = Counter("leap_requests", "Requests answered.", ["status"], registry=self.registry)
         self.texts = Counter("leap_texts", "Texts encoded.", ["input_type"], registry=self.registry)
@@ -180,8 +172,6 @@ def http_app(encoder: LeapEncoder, name: str, *, max_batch: int = 64, max_queue:
 
 
 def answer(body: EmbeddingRequest, name: str, vectors: Any, layers: Any, count: int) -> dict[str, Any]:
-    """The answer in OpenAI's form; `exit_layer` says where each text left."""
-
     def shown(vector: np.ndarray[Any, Any]) -> list[float] | str:
         plain = np.ascontiguousarray(vector, dtype="<f4")
         return base64.b64encode(plain.tobytes()).decode() if body.encoding_format == "base64" else plain.tolist()
@@ -219,7 +209,6 @@ def add_error_answers(app: FastAPI, folder: Path) -> None:
 
 
 def failure(status: int, message: str, headers: dict[str, str] | None = None) -> JSONResponse:
-    """An error in OpenAI's form."""
     kind = "invalid_request_error" if status < 500 else "server_error"
     content = {"error": {"message": message, "type": kind, "param": None, "code": None}}
     return JSONResponse(content, status, headers)
@@ -229,11 +218,9 @@ class BodyLimit:
     """Refuses a body that is too large while it arrives, before it is parsed."""
 
     def __init__(self, app: Any, most: int) -> None:
-        """Take the application and the most bytes of a body."""
         self.app, self.most = app, most
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        """Count a request's bytes."""
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
@@ -265,11 +252,7 @@ class BodyLimit:
 
 
 def serve(encoder: LeapEncoder, name: str, *, host: str, port: int, max_batch: int, max_queue: int) -> None:
-    """Serve until a signal comes; open requests are answered first.
-
-    Raises:
-        UserError: a limit in the environment is no number.
-    """
+    """Serve until a signal comes; open requests are answered first."""
     import uvicorn
 
     app = http_app(encoder, name, max_batch=max_batch, max_queue=max_queue)

@@ -15,21 +15,13 @@ class RequestRefused(ValueError):  # noqa: N818 - it is the request's state that
 
 
 def check_limits() -> None:
-    """Read all limits once, so that a mistake shows when the server starts and not with the first request.
-
-    Raises:
-        UserError: the environment's value is no whole number above 0.
-    """
+    """Read all limits once, so that a mistake shows when the server starts and not with the first request."""
     for limit in (MAX_SENTENCES, MAX_CHARACTERS, MAX_REQUEST_CHARACTERS):
         limited(limit)
 
 
 def check_texts(texts: Sequence[object]) -> list[str]:
-    """Return the texts, if they are text and within the limits.
-
-    Raises:
-        RequestRefused: they are not.
-    """
+    """Return the texts; RequestRefused where they are not text within the limits."""
     most, longest, largest = map(limited, (MAX_SENTENCES, MAX_CHARACTERS, MAX_REQUEST_CHARACTERS))
     if len(texts) > most:
         raise RequestRefused(f"{len(texts)} sentences in one request: at most {most} are taken")
@@ -47,11 +39,7 @@ def check_texts(texts: Sequence[object]) -> list[str]:
 
 
 def limited(limit: tuple[str, int]) -> int:
-    """The value of a limit: the environment's, else its default.
-
-    Raises:
-        UserError: the environment's is no whole number above 0.
-    """
+    """Return a limit, the environment's or its default; UserError where it is no whole number above 0."""
     name, default = limit
     text = os.environ.get(name, str(default))
     if not (text.isascii() and text.isdigit() and int(text) > 0):

@@ -108,7 +108,7 @@ class Monitor:
 
     @classmethod
     def from_environment(cls, model: LeapEncoder, values: Mapping[str, str] = os.environ) -> Self | None:
-        """The monitor that LEAP_MONITOR_FOLDER and its companions ask for; None where they ask for none.
+        """Make the monitor that LEAP_MONITOR_FOLDER and its companions ask for; None where they ask for none.
 
         Raises:
             UserError: a variable is not a number, or as the constructor.
@@ -125,7 +125,6 @@ class Monitor:
         )
 
     def sample(self, rows: int) -> list[bool]:
-        """Choose the rows of a batch that are to be shadowed, by chance."""
         return self._writer.sample(rows)
 
     def record(
@@ -136,32 +135,21 @@ class Monitor:
         exited: Tensor | None = None,
         layers: Tensor | None = None,
     ) -> None:
-        """Count one batch.
-
-        Args:
-            policy: the rule that decided, as the call had it.
-            exits: [B] int64, each row's exit layer, counted from 1.
-            similarities: layer to cos(p_l, p_{l-k}) of the rows still there, where it was computed anyway.
-            exited: [b, D], the exited vectors of the shadowed rows.
-            layers: [L + 1, b, D], their pooled vectors of all layers, index 0 the embedding layer.
-        """
+        """Count one batch; see `leap.exits.observer.Observer.record`."""
         self._writer.record(rule_text(policy), patience_of(policy), exits, similarities, exited, layers)
 
     def bypass(self, rows: int) -> None:
-        """Count sentences that were encoded without an exit rule (strategy full or fixed)."""
         self._writer.bypass(rows)
 
     def window(self) -> Window:
-        """The open window as it is now."""
         return self._writer.window()
 
     def flush(self) -> None:
-        """Write the open window now."""
         self._writer.flush()
 
 
 def rule_text(policy: ExitPolicy) -> str:
-    """An exit policy in words: its strategy and its numbers."""
+    """Put an exit policy into words: its strategy and its numbers."""
     if isinstance(policy, Capped):
         return f"{rule_text(policy.policy)}, at most {policy.most} layers"
     numbers: dict[str, float] = {}
@@ -175,7 +163,7 @@ def rule_text(policy: ExitPolicy) -> str:
 
 
 def patience_of(policy: ExitPolicy) -> int | None:
-    """The k of the similarity cos(p_l, p_{l-k}) that a policy looks at; None where it looks at another score."""
+    """Return the k of the similarity cos(p_l, p_{l-k}) that a policy looks at; None if at another score."""
     if isinstance(policy, Capped):
         return patience_of(policy.policy)
     rule = getattr(policy, "rule", policy)

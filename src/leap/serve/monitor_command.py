@@ -16,17 +16,9 @@ logger = logging.getLogger(__name__)
 def compare_windows(
     reference: str, current: str, target: Path, prometheus: Path | None, params: Path
 ) -> list[str]:
-    """Write `target`/comparison.json, and the Prometheus file if one is named.
+    """Write `target`/comparison.json, and a file in Prometheus' text format if one is named; return what alerts.
 
-    Args:
-        reference: a window file, a folder of them or a glob pattern.
-        current: likewise.
-        target: the folder for the results.
-        prometheus: a file for Prometheus' text format.
-        params: the settings file.
-
-    Returns:
-        The rules that alert.
+    `reference` and `current` are a window file, a folder of them or a glob pattern.
 
     Raises:
         UserError: the windows cannot be read or compared, or no rule could be judged.

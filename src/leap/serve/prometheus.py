@@ -1,6 +1,6 @@
 """A comparison in Prometheus' text format (version 0.0.4), for the textfile collector of node_exporter.
 
-All are gauges: a window's counts begin anew with the next window.
+All are gauges: a window's counts begin again with the next window.
 """
 
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ Sample = tuple[dict[str, str], float | None]
 
 
 def prometheus_text(comparison: Comparison) -> str:
-    """The current window and the alerts; what is unknown is left out."""
+    """Write the current window and the alerts; what is unknown is left out."""
     model = {"checkpoint": str(comparison.current.model["checkpoint"])[:12]}
     lines = []
     for name, meaning, samples in _families(comparison):

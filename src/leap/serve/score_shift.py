@@ -64,7 +64,7 @@ class ScoreReference:
 
 
 def stability_index(found: Floats, expected: Floats) -> float | None:
-    """The population stability index of two counts in the same bins; None where nothing was counted.
+    """Return the population stability index of two counts in the same bins; None where nothing was counted.
 
     Half a sentence is added to every bin, so that an empty one is no infinity.
     """

@@ -40,13 +40,12 @@ class Reservoir:
     """A uniform sample of pairs of vectors, exited and full, in bounded memory."""
 
     def __init__(self, width: int, random: np.random.Generator) -> None:
-        """Sets the memory aside: 2 x 512 x `width` float32."""
         self._vectors = torch.zeros(2, CAPACITY, width)
         self._random = random
         self._seen = 0
 
     def add(self, exited: Tensor, full: Tensor) -> None:
-        """Offers pairs, each [n, D]; the longer the window, the fewer of them are kept."""
+        """Offer pairs, each [n, D]; the longer the window, the fewer of them stay."""
         for pair in torch.stack([exited, full], dim=1).float().cpu():
             place = self._seen if self._seen < CAPACITY else int(self._random.integers(self._seen + 1))
             if place < CAPACITY:
@@ -54,7 +53,7 @@ class Reservoir:
             self._seen += 1
 
     def agreement(self) -> Agreement:
-        """NN@10 within the whole blocks that the sample fills."""
+        """Return NN@10 within the whole blocks that the sample fills."""
         blocks = min(self._seen, CAPACITY) // BLOCK
         if not blocks:
             return Agreement(0, None, None)

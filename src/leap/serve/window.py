@@ -61,42 +61,34 @@ class Window:
 
     @property
     def depth(self) -> int:
-        """L."""
         return len(self.exits)
 
     @property
     def sentences(self) -> int:
-        """How many sentences an exit rule saw."""
         return sum(self.exits)
 
     @property
     def mean_layer(self) -> float | None:
-        """E[layers] as it happened."""
         total = sum(layer * count for layer, count in enumerate(self.exits, 1))
         return total / self.sentences if self.sentences else None
 
     @property
     def exit_rate(self) -> float | None:
-        """The share that left before the last layer."""
         return sum(self.exits[:-1]) / self.sentences if self.sentences else None
 
     @property
     def layer_reduction(self) -> float | None:
-        """L / E[layers] as it happened."""
         return self.depth / self.mean_layer if self.mean_layer else None
 
     @property
     def score_shift(self) -> float | None:
-        """The population stability index of the scores against the calibration's."""
         return stability_index(np.array(self.scores), np.array(self.calibrated_scores))
 
     @property
     def predicted_layer_reduction(self) -> float | None:
-        """L / E[layers] as the evaluation promised it."""
         return self.depth / self.expected_layers if self.expected_layers else None
 
     def as_json(self) -> dict[str, Any]:
-        """The form of a window file (docs/monitoring.md)."""
         return {
             "kind": "window",
             "form": FORM,
@@ -133,7 +125,7 @@ class Window:
 
 
 def read_windows(pattern: str) -> Window:
-    """The windows of a file, of a folder or of a pattern of file names (`windows/2026-11-2*`), added up.
+    """Read the windows of a file, of a folder or of a pattern (`windows/2026-11-2*`), added up.
 
     Raises:
         UserError: there is none, one is not a window file, or they are of different models.
@@ -153,7 +145,7 @@ def read_windows(pattern: str) -> Window:
 
 
 def added(windows: Sequence[Window]) -> Window:
-    """Several windows of one model as one; means are weighted by what they are means of."""
+    """Add several windows of one model; means are weighted by what they are means of."""
     first = windows[0]
     layers = range(first.depth)
     judged = [window.agreement for window in windows]
@@ -181,11 +173,7 @@ def added(windows: Sequence[Window]) -> Window:
 
 
 def from_json(content: Any, file: Path) -> Window:
-    """A window file's content.
-
-    Raises:
-        UserError: it is not a window file of this version.
-    """
+    """Read a window file's content; UserError where it is none of this version."""
     try:
         if content["kind"] != "window" or content["form"] != FORM:
             raise ValueError(f"kind {content['kind']!r}, form {content['form']!r}")
@@ -214,12 +202,10 @@ def from_json(content: Any, file: Path) -> Window:
 
 
 def stamp(moment: datetime) -> str:
-    """A moment in UTC, to the second, as ISO 8601 writes it."""
     return moment.astimezone(UTC).isoformat(timespec="seconds")
 
 
 def by_layer(means: Sequence[Mean]) -> list[dict[str, Any]]:
-    """The layers that have a mean, counted from 1."""
     return [{"layer": layer, "mean": each.mean, "n": each.n} for layer, each in enumerate(means, 1) if each.n]
 
 

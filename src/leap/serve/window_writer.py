@@ -53,15 +53,11 @@ class WindowWriter:
         """Start the first window; the arguments are `Monitor`'s.
 
         Args:
-            folder: where the files go.
             model: checkpoint, depth and exit_rule, as a window file names them.
             width: of the vectors.
             reference: the scores that calibration saw, if it did.
-            shadow_rate: share of sentences that are also computed to full depth.
             window_seconds: a window's length.
             write_seconds: the longest time that a count stays in memory only.
-            expected_layers: for the predicted layer reduction.
-            seed: of the sample.
         """
         self.folder = folder
         self._model, self._width, self._reference = model, width, reference
@@ -74,7 +70,6 @@ class WindowWriter:
         self._begin()
 
     def sample(self, rows: int) -> list[bool]:
-        """As `Monitor.sample`."""
         with self._lock:
             chosen: list[bool] = (self._random.random(rows) < self._rate).tolist()
         return chosen
@@ -112,19 +107,16 @@ class WindowWriter:
             self._write_in_time()
 
     def bypass(self, rows: int) -> None:
-        """As `Monitor.bypass`."""
         with self._lock:
             self._leave_to_parent()
             self._bypassed += rows
             self._write_in_time()
 
     def window(self) -> Window:
-        """The open window as it is now."""
         with self._lock:
             return self._window()
 
     def flush(self) -> None:
-        """Write the open window now."""
         with self._lock:
             self._write()
 

@@ -1,1 +1,1 @@
-"""Studies: variants trained and measured for one table of the paper each, beside the main pipeline."""
+"""Studies: variants trained and measured for one table of the paper each, outside the main pipeline."""

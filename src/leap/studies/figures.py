@@ -39,16 +39,13 @@ class Measured:
 
     @property
     def depth(self) -> int:
-        """L."""
         return len(self.pooled) - 1
 
     def figures(self, exits: Tensor, width: int | None = None) -> Row:
-        """Quality and cost of a choice of layers.
+        """Compute quality and cost of a choice of layers, [N] int64, counted from 1.
 
-        Args:
-            exits: [N] int64, each sentence's layer, counted from 1.
-            width: keep so many of the vector's first dimensions; all if None. The reference of nn_at_10 is
-                full depth at full width.
+        `width` keeps so many of the vector's first dimensions, all if None; the reference of nn_at_10 is full depth at
+        full width.
         """
         vectors = at_layers(self.pooled, exits)[:, :width]
         expected = exits.double().mean().item()
@@ -65,18 +62,16 @@ class Measured:
         }
 
     def correlation(self, vectors: Tensor) -> float:
-        """Spearman's correlation of the pairs' cosines with their scores; [N, D]."""
         vectors = vectors.double()
         cosines = F.cosine_similarity(vectors[self.one], vectors[self.two], dim=-1)
         return spearman(cosines.numpy().round(9), self.scores)
 
     def full_depth(self) -> Tensor:
-        """Every sentence at the last layer, [N] int64."""
         return torch.full((self.pooled.shape[1],), self.depth)
 
 
 def measured(model: LeapEncoder, pairs: Pairs, k: int, batch_size: int) -> Measured:
-    """Encodes the set's unique sentences at every layer."""
+    """Encode the set's unique sentences at every layer."""
     place = {text: row for row, text in enumerate(dict.fromkeys([*pairs.sentence1, *pairs.sentence2]))}
     pooled = layer_vectors(model, list(place), batch_size)
     one, two = (torch.tensor([place[text] for text in side]) for side in (pairs.sentence1, pairs.sentence2))
@@ -84,7 +79,7 @@ def measured(model: LeapEncoder, pairs: Pairs, k: int, batch_size: int) -> Measu
 
 
 def usual(taken: Measured, rule: ExitRule) -> Row:
-    """The figures of every model of every study: full, exited, cut at the same depth, and by layer."""
+    """Compute the figures of every model of every study: full, exited, cut at the same depth, and by layer."""
     exited = taken.figures(converged(taken.pooled, rule))
     oracle = near_final(taken.pooled, rule.threshold)
     by_layer = [taken.correlation(layer) for layer in taken.pooled[1:]]
@@ -104,7 +99,7 @@ def usual(taken: Measured, rule: ExitRule) -> Row:
 
 
 def threshold_rows(taken: Measured, rule: ExitRule, thresholds: list[float]) -> list[Row]:
-    """A row a theta under each of the two rules; `near_final` without l_min, as only so the paper's arise."""
+    """Return a row a theta under each of the two rules; `near_final` without l_min, as only so the paper's arise."""
     scores = consecutive_similarity(taken.pooled, rule.patience)
     by_rule: dict[str, Callable[[float], Tensor]] = {
         "converged": lambda theta: first_layer_at(scores, theta, rule.min_layer),
@@ -123,14 +118,14 @@ def threshold_rows(taken: Measured, rule: ExitRule, thresholds: list[float]) -> 
 
 
 def patience_rows(taken: Measured, rule: ExitRule, patiences: list[int]) -> list[Row]:
-    """A row a p of PABEE's rule (Zhou et al. 2020) for vectors: p consecutive layers that hardly move."""
+    """Return a row a p of PABEE's rule (Zhou et al. 2020) for vectors: p consecutive layers that hardly move."""
     return [
         {"strategy": "pabee", "patience": p, **taken.figures(patient(taken.pooled, rule, p))} for p in patiences
     ]
 
 
 def width_rows(taken: Measured, rule: ExitRule, shares: list[float]) -> list[Row]:
-    """A row a kept width, at full depth and exited: what is left of quality, and of layers times width."""
+    """Return a row a width, at full depth and exited: what is left of quality, and of layers times width."""
     exits, full = converged(taken.pooled, rule), taken.full_depth()
     rows = []
     for share in shares:
@@ -143,12 +138,12 @@ def width_rows(taken: Measured, rule: ExitRule, shares: list[float]) -> list[Row
 
 
 def own_rows(taken: Measured, own: Mapping[str, Strategy]) -> list[Row]:
-    """A row a strategy that belongs to the model: learned heads, calibrated thresholds."""
+    """Return a row a strategy that belongs to the model: learned heads, calibrated thresholds."""
     return [{"strategy": name, **taken.figures(leaves(taken.pooled))} for name, leaves in own.items()]
 
 
 def extra_rows(taken: Measured, rule: ExitRule, study: Study, own: Mapping[str, Strategy]) -> dict[str, list[Row]]:
-    """What a study measures beside the usual figures; a model's own strategies beside PABEE's."""
+    """Return what a study measures in addition to the usual figures and PABEE's: a model's own strategies too."""
     rows = {
         "thresholds": threshold_rows(taken, rule, study.thresholds),
         "patiences": patience_rows(taken, rule, study.patiences),

@@ -58,7 +58,7 @@ def run_study(settings: Settings, study: str) -> dict[str, Any]:
 def one_student(
     settings: Settings, study: str, student: Student, model: LeapEncoder, pairs: Pairs
 ) -> dict[str, Any]:
-    """Everything of one model: where it is from, the usual figures, and what the study asks beside them."""
+    """Measure one model: where it is from, the usual figures, and what the study asks in addition."""
     chosen, block = settings.evaluation, settings.study(study)
     rule = ExitRule(**student.variant.exit.rule())
     try:
@@ -84,7 +84,7 @@ def one_student(
 
 
 def metrics(content: dict[str, Any]) -> dict[str, Any]:
-    """A study's main figures by variant, for `dvc metrics show` and `dvc metrics diff`."""
+    """Return a study's main figures by variant, for `dvc metrics show` and `dvc metrics diff`."""
     return {
         name: {figure: variant["over_seeds"][figure]["mean"] for figure in FIGURES}
         for name, variant in content["variants"].items()

@@ -34,22 +34,18 @@ class Student:
 
     @property
     def student(self) -> Path:
-        """The trained weights, as `train` leaves them."""
         return self.place / "student"
 
     @property
     def model(self) -> Path:
-        """The student with its exit rule and heads, as `calibrate` leaves it."""
         return self.place / "model"
 
     @property
     def training(self) -> Path:
-        """The record of its training."""
         return self.place / "training"
 
     @property
     def unfinished(self) -> Path:
-        """The states of its training while that is not finished."""
         return self.place / "unfinished"
 
 
@@ -107,7 +103,6 @@ def _train(student: Student, teacher: ModelSource, sentences: Sequence[str]) -> 
 
 
 def _copy(source: Place, target: Place) -> None:
-    """Copy what the pipeline trained."""
     for one, two in ((source.student, target.student), (source.training, target.training)):
         with whole_folder(two) as temporary:
             shutil.copytree(one, temporary, dirs_exist_ok=True)

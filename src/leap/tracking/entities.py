@@ -25,7 +25,7 @@ Number = tuple[str, float, int]
 
 
 def history_metrics(row: dict[str, Any]) -> dict[str, Any]:
-    """The figures of a logged step by metric: loss/total, loss/<term>, and train/<name> for all else."""
+    """Return the figures of a logged step by metric: loss/total, loss/<term>, and train/<name> for all else."""
 
     def name(key: str) -> str:
         kind, _, term = key.partition("_")
@@ -35,12 +35,12 @@ def history_metrics(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def params_of(variant: dict[str, Any]) -> dict[str, str]:
-    """A variant's settings as MLflow's parameters: what it is called is in the tags."""
+    """Return a variant's settings as MLflow's parameters: what it is called is in the tags."""
     return flat({key: value for key, value in variant.items() if key not in ("name", "description")})
 
 
 def flat(content: Any, prefix: str = "") -> dict[str, str]:
-    """Nested settings as {"train.batch_size": "64"}; lists stay whole."""
+    """Flatten nested settings to {"train.batch_size": "64"}; lists stay whole."""
     if not isinstance(content, dict):
         return {prefix: param_text(content)}
     return {
@@ -51,7 +51,7 @@ def flat(content: Any, prefix: str = "") -> dict[str, str]:
 
 
 def param_text(value: Any) -> str:
-    """A setting's value as text of a length that MLflow takes."""
+    """Return a setting's value as text of a length that MLflow takes."""
     text = value if isinstance(value, str) else json.dumps(value, default=str)
     return text[:PARAM_LENGTH]
 
@@ -82,7 +82,7 @@ def user() -> str:
 
 
 def history_numbers(history: Path) -> list[Number]:
-    """Every number of the trainer's history.jsonl as (metric, value, step)."""
+    """Read every number of the trainer's history.jsonl as (metric, value, step)."""
     numbers = []
     for line in history.read_text(encoding="utf-8").splitlines():
         try:

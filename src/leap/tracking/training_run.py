@@ -54,7 +54,7 @@ class TrainingRun:
         return self
 
     def metrics(self, step: int, values: dict[str, float]) -> None:
-        """Logs numbers of one step; never raises, never takes more than 2 % of the time."""
+        """Log numbers of one step; never raise, never take more than 2 % of the time."""
         if self._tracking.client is None:
             return
         now = int(time.time() * 1000)
@@ -65,7 +65,7 @@ class TrainingRun:
             self._not_before = time.monotonic() + (time.monotonic() - started) / SHARE
 
     def finish(self, checkpoint: str) -> None:
-        """The training is done and its files are written: names the run by the sha256 of the weights."""
+        """End the run of a training whose files are written: name it by the sha256 of the weights."""
         self._finished = True
         if self._id is not None:
             self._attempt(lambda: self._close(checkpoint))
@@ -122,7 +122,7 @@ class TrainingRun:
 
 
 def _raise_on_sigterm() -> Callable[[], None]:
-    """Lets SIGTERM unwind the stack, unless the program has its own handler; returns what undoes it."""
+    """Let SIGTERM unwind the stack, unless the program has its own handler; return what undoes it."""
     main = threading.current_thread() is threading.main_thread()
     if not main or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
         return lambda: None
