@@ -23,7 +23,7 @@ class Sample:
 
 
 def sample(file: Path | None, column: str | None, most: int = ENOUGH, seed: int = 17) -> Sample:
-    """Draw unique, clean sentences of a file, or of the bundled ones; a seeded choice where there are more than `most`.
+    """Draw unique, clean sentences of a file, or of the bundled ones; a seeded choice of at most `most`.
 
     Args:
         file: txt (a sentence a line), parquet, csv, tsv or jsonl.

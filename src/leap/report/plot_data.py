@@ -78,7 +78,7 @@ def pareto_rows(studies: Studies) -> Rows:
 
 
 def fixed_depth_rows(studies: Studies) -> Rows:
-    """Return LEAP cut at each layer and exited and students of exactly so many layers, of the study's size."""
+    """Return LEAP cut at each layer and exited, and students of exactly so many layers, of the study's size."""
     rows: Rows = []
     for name in studies.get("fixed_depth", {}).get("variants", {}):
         figures = first_seed(studies, "fixed_depth", name) or {}
@@ -95,7 +95,7 @@ def fixed_depth_rows(studies: Studies) -> Rows:
 
 
 def latency_rows(summary: dict[str, Any]) -> Rows:
-    """Return whole sentences at the smallest batch, a row a variant and path; `floor_ms` reads the weights once."""
+    """Return whole sentences at the smallest batch, a row a variant and path; `floor_ms` reads weights once."""
     rows: Rows = []
     for name, variant in summary["variants"].items():
         floor = dig(variant, "floor", "ms")
@@ -104,7 +104,7 @@ def latency_rows(summary: dict[str, Any]) -> Rows:
 
 
 def frontier_rows(summary: dict[str, Any], way: str, x: str, y: str) -> Rows:
-    """Return points of the frontier (`leap.evidence.frontier`): every layer by one way to leave, and full depth."""
+    """Return the frontier's points (`leap.evidence.frontier`): every layer by one way to leave, and full depth."""
     return [
         {"variant": row["variant"], "x": row[x], "y": row[y]}
         for row in summary["frontier"]

@@ -86,7 +86,7 @@ def exit_distribution(rows: Rows) -> str:
 
 
 def quality(rows: Rows) -> str:
-    """Draw Spearman against layers: cut at each layer (line), other rules (dots), full (hollow), exited (filled)."""
+    """Draw Spearman against layers: cut at a layer (line), other rules (dots), full (hollow), exited (filled)."""
     figure, axes = _picture()
     for name, style in _styles(rows).items():
         points = {

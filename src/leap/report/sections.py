@@ -248,7 +248,7 @@ def _strategies(variants: dict[str, Row]) -> Section:
 
 
 def theta_rows(variant: Row) -> Iterator[Row]:
-    """Yield the rule at every theta that was timed: the sweep's figures by the variant's l_min and k, and the time."""
+    """Yield the rule at every theta that was timed: the sweep's figures by the variant's l_min and k, and time."""
     rule = variant.get("exit_rule") or {}
     swept = {
         row["threshold"]: row

@@ -44,8 +44,8 @@ class Measured:
     def figures(self, exits: Tensor, width: int | None = None) -> Row:
         """Compute quality and cost of a choice of layers, [N] int64, counted from 1.
 
-        `width` keeps so many of the vector's first dimensions, all if None; the reference of nn_at_10 is full depth at
-        full width.
+        `width` keeps so many of the vector's first dimensions, all if None; the reference of nn_at_10 is full
+        depth at full width.
         """
         vectors = at_layers(self.pooled, exits)[:, :width]
         expected = exits.double().mean().item()
@@ -79,7 +79,7 @@ def measured(model: LeapEncoder, pairs: Pairs, k: int, batch_size: int) -> Measu
 
 
 def usual(taken: Measured, rule: ExitRule) -> Row:
-    """Compute the figures of every model of every study: full, exited, cut at the same depth, and by layer."""
+    """Compute the figures of every model of every study: full, exited, cut at the same depth, by layer."""
     exited = taken.figures(converged(taken.pooled, rule))
     oracle = near_final(taken.pooled, rule.threshold)
     by_layer = [taken.correlation(layer) for layer in taken.pooled[1:]]
@@ -99,7 +99,7 @@ def usual(taken: Measured, rule: ExitRule) -> Row:
 
 
 def threshold_rows(taken: Measured, rule: ExitRule, thresholds: list[float]) -> list[Row]:
-    """Return a row a theta under each of the two rules; `near_final` without l_min, as only so the paper's arise."""
+    """Return a row a theta under each of the two rules; `near_final` without l_min, as the paper's arise."""
     scores = consecutive_similarity(taken.pooled, rule.patience)
     by_rule: dict[str, Callable[[float], Tensor]] = {
         "converged": lambda theta: first_layer_at(scores, theta, rule.min_layer),

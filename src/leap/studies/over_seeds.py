@@ -16,7 +16,7 @@ FIGURES = (
 
 
 def over_seeds(values: Sequence[float]) -> dict[str, float | list[float] | int | None]:
-    """Return mean, sample standard deviation and the 95 % interval of the mean by Student's t; null for one seed."""
+    """Return mean, sample deviation and the 95 % interval of the mean by Student's t; null for one seed."""
     count = len(values)
     mean = math.fsum(values) / count
     if count == 1:
