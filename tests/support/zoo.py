@@ -48,6 +48,10 @@ ARCHITECTURES: dict[str, dict[str, Any]] = {
     "gpt_neox": _BASE,
     "opt": {**_BASE, "ffn_dim": 32, "word_embed_proj_dim": 16},
     "t5": {"d_model": 16, "d_kv": 8, "d_ff": 32, "num_layers": LAYERS, "num_heads": 2},
+    "funnel": {
+        **{"d_model": 16, "n_head": 2, "d_head": 8, "d_inner": 32, "hidden_size": 16},
+        **{"block_sizes": [2, 2], "num_decoder_layers": 1, "architectures": ["FunnelModel"]},
+    },
     "xlm": {"emb_dim": 16, "n_layers": LAYERS, "n_heads": 2},
 }
 CAUSAL = ("qwen3", "mistral", "llama", "gemma", "phi", "gpt2", "gpt_neox", "opt")

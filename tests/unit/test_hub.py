@@ -2,6 +2,7 @@
 
 import hashlib
 import re
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ class Hub:
         self.blobs = root / "blobs"
         self.reachable = True
         self.asked = 0
+        self.listed = False  # the cache has the list of the repository's files
 
     def cache(self, name: str) -> None:
         """Puts a file into the cache: a link to a blob that is named by its hash."""
@@ -36,16 +38,26 @@ class Hub:
         link.symlink_to(blob)
 
     def download(self, repo: str, **options: Any) -> str:
-        from huggingface_hub.errors import LocalEntryNotFoundError
+        from huggingface_hub.errors import IncompleteSnapshotError, LocalEntryNotFoundError
 
+        wanted = [name for name in self.files if any(fnmatch(name, each) for each in options["allow_patterns"])]
+        lacking = [name for name in wanted if not (self.snapshot_folder / name).exists()]
         if options["local_files_only"]:
             if not self.snapshot_folder.is_dir():
                 raise LocalEntryNotFoundError("not cached")
+            if self.listed and lacking:
+                raise IncompleteSnapshotError("not all of it", snapshot_path=str(self.snapshot_folder))
         else:
-            for name in self.files:
-                if not (self.snapshot_folder / name).exists():
-                    self.cache(name)
+            self.listed = True
+            for name in lacking:
+                self.cache(name)
         return str(self.snapshot_folder)
+
+    def tree(self, *_: Any, **__: Any) -> None:
+        from huggingface_hub.errors import CachedRepoTreeNotFoundError
+
+        if not self.listed:
+            raise CachedRepoTreeNotFoundError("not downloaded by this library")
 
     def info(self, *_: Any, **__: Any) -> None:
         self.asked += 1
@@ -62,6 +74,7 @@ class Hub:
 def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Hub:
     made = Hub(tmp_path)
     monkeypatch.setattr("huggingface_hub.snapshot_download", made.download)
+    monkeypatch.setattr("huggingface_hub.get_cached_repo_tree", made.tree)
     monkeypatch.setattr("huggingface_hub.HfApi.repo_info", made.info)
     made.files = {f"data/t-0000{i}-of-00002.txt": f"part {i} of a large file".encode() for i in range(2)}
     made.files["data/notes.txt"] = b"short"
@@ -70,24 +83,23 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Hub:
 
 def test_a_download_that_was_killed_is_completed(hub: Hub) -> None:
     hub.cache("data/t-00000-of-00002.txt")
-    assert len(hub.fetch("data/*.txt")) == 3
+    assert hub.fetch("data/t-*.txt") == ["data/t-00000-of-00002.txt", "data/t-00001-of-00002.txt"]
     assert hub.asked == 1
     hub.reachable = False
-    assert len(hub.fetch("data/*.txt")) == 3  # known to be whole now, so nobody is asked
+    assert len(hub.fetch("data/t-*.txt")) == 2  # known to be whole now, so nobody is asked
     assert hub.asked == 1
-    assert hub.fetch("data/t-*.txt") == sorted(hub.files)  # other files: asked again, and countable
+    with pytest.raises(UserError, match="hub cannot be reached"):
+        hub.fetch("data/*.txt")  # known to lack notes.txt
+    hub.reachable = True
+    assert hub.fetch("data/*.txt") == sorted(hub.files)
 
 
 def test_a_part_is_refused_by_name_where_the_hub_cannot_be_reached(hub: Hub) -> None:
-    hub.cache("data/t-00001-of-00002.txt")
+    for name in hub.files:
+        hub.cache(name)
     hub.reachable = False
-    with pytest.raises(UserError, match=r"a/b .* in part only: .* has t-00001-of-00002.txt"):
+    with pytest.raises(UserError, match=r"a/b .* in part only: .*name each file without a wildcard"):
         hub.fetch("data/t-*.txt")
-    hub.cache("data/t-00000-of-00002.txt")
-    assert len(hub.fetch("data/t-*.txt")) == 2
-    hub.cache("data/notes.txt")
-    with pytest.raises(UserError, match=r"has notes.txt, .*name each file without a wildcard"):
-        hub.fetch("data/*.txt")
     assert len(hub.fetch("data/notes.txt")) == 3
 
 

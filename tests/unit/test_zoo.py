@@ -13,6 +13,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from tiny_models import WORDS, write_modules
 from torch.nn import functional as F
+from transformers import AutoConfig
 from zoo import ARCHITECTURES, CAUSAL, LAYERS, random_model, write_model
 
 from leap.core.errors import UserError
@@ -25,6 +26,7 @@ REFUSED = {
     "xlm": "its rows cannot leave one by one",
     "fnet": "a row's vector depends on how far its batch is padded",
     "convbert": "a row's vector depends on how far its batch is padded",
+    "funnel": "no hidden state of the same tokens for every layer",
 }
 # The norm behind the last layer, by which earlier layers are read too.
 NORMS = {
@@ -153,8 +155,9 @@ def test_later_layers_are_not_computed(name: str, zoo: Callable[[str], Path]) ->
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_cannot_be_walked_is_refused_by_name(name: str, tmp_path: Path) -> None:
     write_modules(write_model(tmp_path / "m", name))
-    with pytest.raises(UserError, match=REFUSED[name]):
+    with pytest.raises(UserError, match=f"{REFUSED[name]}.*use this one by sentence-transformers, at full depth"):
         LeapEncoder(tmp_path / "m", "cpu")
+    assert plain(tmp_path / "m").encode(TEXTS).shape == (len(TEXTS), 16)  # which is a way out
 
 
 @pytest.mark.parametrize("act", ["relu", "gelu_new"])
@@ -338,9 +341,25 @@ def with_prompts(folder: Path) -> None:
     (folder / "config_sentence_transformers.json").write_text(json.dumps(content))
 
 
+def of_a_masked_language_model(folder: Path) -> None:
+    """A head, its prefix, no pooler and no modules.json: the mean is the library's default."""
+    from transformers import AutoModelForMaskedLM
+
+    for path in ("model.safetensors", "modules.json"):
+        (folder / path).unlink()
+    torch.manual_seed(0)
+    config = AutoConfig.from_pretrained(folder)
+    AutoModelForMaskedLM.from_config(config).save_pretrained(folder)
+    weights = load_file(folder / "model.safetensors")
+    assert "bert.encoder.layer.0.output.dense.weight" in weights
+    assert not any("pooler" in name for name in weights)
+
+
+DEFAULTS = "defaults left out"
 GOOD: dict[str, Change] = {
+    "a masked language model without a pooler": of_a_masked_language_model,
     "shards": in_shards,
-    "defaults left out": of_defaults,
+    DEFAULTS: of_defaults,
     "the old layout": in_the_old_layout,
     "another case in tokenizer_config": of_another_case,
     "vocab.txt alone": of_an_old_vocabulary,
@@ -348,11 +367,17 @@ GOOD: dict[str, Change] = {
 }
 
 
-@pytest.mark.parametrize("what", GOOD)
-def test_odd_folders_are_read_as_their_library_reads_them(what: str, bert: Path) -> None:
+# Where the defaults are left out, the activation is the packed encoder's.
+READ = [(what, by) for what in GOOD for by in ("packed", "reference") if (what, by) != (DEFAULTS, "reference")]
+
+
+@pytest.mark.parametrize(("what", "computed_by"), READ)
+def test_odd_folders_are_read_as_their_library_reads_them(what: str, computed_by: str, bert: Path) -> None:
+    if computed_by == "reference":
+        change_config(hidden_act="relu")(bert)
     GOOD[what](bert)
     model = LeapEncoder(bert, "cpu")
-    assert isinstance(model.encoder, Encoder)
+    assert isinstance(model.encoder, Encoder if computed_by == "packed" else ReferenceEncoder)
     assert_equal(model, plain(bert))
 
 
@@ -436,14 +461,18 @@ def test_the_doctor_and_a_students_start_take_a_decoder_of_28_layers(tmp_path: P
     assert_equal(LeapEncoder(saved, "cpu"), plain(saved))
 
 
-def test_calibration_heads_and_predictors_of_a_decoder(zoo: Callable[[str], Path], tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["qwen3", "modernbert", "mpnet"])
+def test_calibration_heads_predictors_and_the_monitor(
+    name: str, zoo: Callable[[str], Path], tmp_path: Path
+) -> None:
     from leap.exits.calibrate.calibrate_folder import calibrate
     from leap.exits.calibrate.fit_predictors import fit_predictors
     from leap.exits.calibrate.risk import Demand
     from leap.exits.calibration import Calibration
+    from leap.serve import Monitor
 
     folder = tmp_path / "m"
-    shutil.copytree(zoo("qwen3"), folder)
+    shutil.copytree(zoo(name), folder)
     model = LeapEncoder(folder, "cpu")
     texts = [f"{one} {two}" for one in WORDS[:20] for two in WORDS[:10]]
     found = calibrate(model, texts, Demand(0.2, 0.3, 0.8), with_heads=True, batch_size=64)
@@ -463,6 +492,14 @@ def test_calibration_heads_and_predictors_of_a_decoder(zoo: Callable[[str], Path
     middle = again.predictors.scores(pooled)[1].median().item()
     _, layers = again.encode(texts, strategy="predictors", threshold=middle, min_layer=2, return_exit_layers=True)
     assert 0 < (layers == 2).sum() < len(texts)
+    # The monitor counts where rows leave, and computes a sample of them to full depth.
+    again.monitor = Monitor(again, tmp_path / "windows", shadow_rate=1.0)
+    vectors, layers = again.encode(texts, threshold=threshold, min_layer=2, return_exit_layers=True)
+    window = again.monitor.window()
+    assert window.exits == tuple(np.bincount(layers, minlength=LAYERS + 1)[1:].tolist())
+    full = again.encode(texts, strategy="full")
+    assert window.shadowed.mean == pytest.approx(float((vectors * full).sum(1).mean()), abs=1e-5)
+    assert window.to_final[-1].mean == pytest.approx(1.0, abs=1e-6)
 
 
 def test_a_saved_model_loads_without_a_report_of_missing_weights(

@@ -5,14 +5,14 @@ import logging
 import os
 import re
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any, Literal
 
 from leap.core.errors import UserError
-from leap.core.files import sha256_of, sha256_of_json
+from leap.core.files import sha256_of
 
 log = logging.getLogger(__name__)
 
@@ -31,16 +31,16 @@ def fetch(
 ) -> Path:
     """Return the folder with a repository's files that match the patterns, downloaded unless they are cached.
 
-    A commit never changes, so a copy in the cache that is known to be whole is used without asking the hub:
-    one that was downloaded here before, or whose files are all named without a wildcard. Another program may
-    have fetched a part, and a download may have been killed.
+    A commit never changes, so a copy in the cache that is known to be whole is used without asking the hub: by the
+    list of the repository's files that huggingface_hub keeps of its downloads. Another program may have fetched a
+    part.
 
     Raises:
         UserError: the hub, the repository, the commit or the files cannot be had, or a file of the cache is
             damaged or may be one of a part; it fails at once.
     """
-    from huggingface_hub import HfApi, snapshot_download
-    from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
+    from huggingface_hub import HfApi, get_cached_repo_tree, snapshot_download
+    from huggingface_hub.errors import CachedRepoTreeNotFoundError, HFValidationError, LocalEntryNotFoundError
 
     what = f"{repo_type} {repo} at commit {revision}"
 
@@ -59,26 +59,24 @@ def fetch(
     folder = None
     try:
         folder = snapshot(cached=True)
-        if not all(matching(folder, pattern) for pattern in required):
-            folder = None
-        elif is_whole(folder, patterns):
-            return _undamaged(folder, patterns, what)
+        get_cached_repo_tree(repo, repo_type=repo_type, revision=revision)
+        return _undamaged(folder, patterns, what)
+    except CachedRepoTreeNotFoundError:
+        pass  # nobody knows whether the copy is whole
     except LocalEntryNotFoundError:
-        pass  # not in the cache
+        pass  # not in the cache, or not all of it
     except HFValidationError:
         raise UserError(f"{what}: {repo!r} cannot be the name of a repository (owner/name)") from None
     try:
         with as_user_error(what):
             # Asked first because it fails at once; snapshot_download retries for 20 s without a network.
             HfApi().repo_info(repo, repo_type=repo_type, revision=revision, timeout=TIMEOUT_SECONDS)
-            downloaded = snapshot(cached=False)
+            return _undamaged(snapshot(cached=False), patterns, what)
     except UnreachableError:
-        if folder is None:
+        if folder is None or not all(matching(folder, pattern) for pattern in required):
             raise
-        return _undamaged(_taken_unasked(folder, patterns, repo_type, what), patterns, what)
-    with suppress(OSError):  # a cache that cannot be written is asked for again next time
-        _marker(downloaded, patterns).touch()
-    return _undamaged(downloaded, patterns, what)
+        _check_unasked(folder, patterns, repo_type, what)
+        return _undamaged(folder, patterns, what)
 
 
 class UnreachableError(UserError):
@@ -135,37 +133,16 @@ def ask_hub(repo: str, revision: str, repo_type: Literal["model", "dataset"]) ->
     return Repository({file.rfilename: file.size or 0 for file in info.siblings or ()}, text or None)
 
 
-def is_whole(folder: Path, patterns: Sequence[str]) -> bool:
-    """Tell whether a snapshot surely has all files that match: it was completed here, or each is named."""
-    named = not any(character in pattern for pattern in patterns for character in "*?[")
-    return (named and all((folder / name).is_file() for name in patterns)) or _marker(folder, patterns).exists()
-
-
-def _taken_unasked(folder: Path, patterns: Sequence[str], repo_type: str, what: str) -> Path:
-    """A cached copy that nobody can vouch for, and the hub out of reach."""
-    if repo_type == "model":
-        log.warning("%s: the hub cannot be asked whether the copy in %s has all its files", what, folder)
-        return folder
-    files = [file for pattern in patterns for file in matching(folder, pattern)]
-    lacking = [file.name for file in files if not _has_its_siblings(file, files)]
-    if lacking:
+def _check_unasked(folder: Path, patterns: Sequence[str], repo_type: str, what: str) -> None:
+    """Refuse a copy of data that nobody can vouch for, with the hub out of reach; of a model, warn."""
+    if all((folder / name).is_file() for name in patterns):  # a name with a wildcard is no file
+        return
+    if repo_type == "dataset":
         raise UserError(
-            f"{what} may be downloaded in part only: {folder} has {', '.join(lacking)}, not all parts of it "
-            "or of unknown number, and the hub cannot be reached: connect to the network, or name each file "
-            "without a wildcard"
+            f"{what} may be downloaded in part only: nobody knows what else belongs to {folder}, and the hub "
+            "cannot be reached: connect to the network, or name each file without a wildcard"
         )
-    return folder
-
-
-def _has_its_siblings(file: Path, files: Sequence[Path]) -> bool:
-    """Tell whether all parts of a data file are there, which its name counts (train-00000-of-00003.parquet)."""
-    part = _PART.fullmatch(file.name)
-    if part is None:
-        return False
-    start, total, ending = part[1], int(part[2]), part[3]
-    width = len(part[2])
-    names = {f"{start}-{number:0{width}d}-of-{part[2]}{ending}" for number in range(total)}
-    return names <= {other.name for other in files if other.parent == file.parent}
+    log.warning("%s: the hub cannot be asked whether the copy in %s has all its files", what, folder)
 
 
 def _undamaged(folder: Path, patterns: Sequence[str], what: str) -> Path:
@@ -186,16 +163,11 @@ def _git_blob(path: Path) -> str:
     return hashlib.sha1(b"blob %d\0" % len(content) + content, usedforsecurity=False).hexdigest()
 
 
-def _marker(folder: Path, patterns: Sequence[str]) -> Path:
-    return folder / f".leap-whole-{sha256_of_json(sorted(patterns))[:16]}"
-
-
-_PART = re.compile(r"(.+)-\d+-of-(\d+)(\..+)")
 # By the length of a name: see huggingface.co, "Understand caching", blobs.
 _HASHES = {64: sha256_of, 40: _git_blob}
 
 
 def matching(folder: Path, pattern: str) -> list[Path]:
     """Return the files under `folder` whose relative path matches `pattern` as the hub matches it, in order."""
-    files = (file for file in folder.rglob("*") if file.is_file() and not file.name.startswith(".leap-"))
+    files = (file for file in folder.rglob("*") if file.is_file())
     return sorted(file for file in files if fnmatch(file.relative_to(folder).as_posix(), pattern))
