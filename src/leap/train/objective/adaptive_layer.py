@@ -25,6 +25,9 @@ class AdaptiveLayer(Objective):
     after the model's last module. Source: sentence_transformers 6.2,
     sentence_transformer/losses/adaptive_layer.py (2DMSE, arXiv 2402.14776).
 
+    Not the library's own class: it draws layers by Python's generator and calls the model once a layer, which a
+    CUDA graph cannot replay; tests/unit/test_adaptive_layer.py holds value and gradients equal to it.
+
     The draw is a fixed table read at the place that `progress` names: the same in every process, after a
     resume and inside a CUDA graph.
     """
