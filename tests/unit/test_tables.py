@@ -2,6 +2,7 @@
 
 import gzip
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -239,3 +240,34 @@ def test_a_hub_out_of_reach_is_one_error_without_retries(monkeypatch: pytest.Mon
     with pytest.raises(UserError, match=r"someone/texts at commit 0{40} .*cannot be reached.*kind: local"):
         list(source_rows(hub, ["text"], Path("unused")))
     assert calls == ["someone/texts"]
+
+
+@pytest.mark.parametrize("streaming", [True, False])
+def test_a_data_set_of_the_hub_is_read_in_batches(streaming: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    datasets = pytest.importorskip("datasets")
+    read: list[int] = []
+    asked: dict[str, Any] = {}
+
+    def rows() -> Iterator[dict[str, Any]]:
+        for number in range(10):
+            read.append(number)
+            yield {"text": f"row {number}", "name": str(number)}
+
+    def load(repo: str, config: str, **options: Any) -> Any:
+        asked.update(options, repo=repo, config=config)
+        if streaming:
+            return datasets.IterableDataset.from_generator(rows)
+        return datasets.Dataset.from_list(list(rows()))
+
+    monkeypatch.setattr("datasets.load_dataset", load)
+    monkeypatch.setattr("leap.data.dataset_rows.ask_hub", lambda *_: None)
+    monkeypatch.setattr("leap.data.dataset_rows.BATCH_ROWS", 3)
+    hub = HubFiles(
+        kind="hub", repo="someone/texts", revision="1" * 40, config="en", split="train", streaming=streaming
+    )
+    found = source_rows(hub, ["name", "text"], Path("unused"))
+    assert next(found).values == ("0", "row 0")
+    assert len(read) == (3 if streaming else 10)  # a stream is read no further than the first batch
+    assert [row.values for row in found] == [(str(number), f"row {number}") for number in range(1, 10)]
+    wanted = {"repo": "someone/texts", "config": "en", "split": "train", "revision": "1" * 40}
+    assert asked == {**wanted, "streaming": streaming, "data_files": None}
