@@ -236,8 +236,15 @@ def retrofit(
     output: Annotated[Path, typer.Option(help="The new model's folder.")],
     column: Column = None,
     query_layer: Annotated[
-        int | None, typer.Option(min=1, help="Where queries leave.  [default: half the depth]", show_default=False)
+        int | None,
+        typer.Option(
+            min=1, help="Where queries leave.  [default: the earliest shown to keep --keep]", show_default=False
+        ),
     ] = None,
+    keep: Annotated[
+        float,
+        typer.Option(help="The share of a query's ten nearest documents that stays, by 95 % confidence."),
+    ] = 0.8,
     epochs: Annotated[
         int | None, typer.Option(min=1, help="[default: 1 on a CPU, 10 on a GPU]", show_default=False)
     ] = None,
@@ -255,12 +262,12 @@ def retrofit(
 
     options = {"epochs": epochs, "batch_size": batch_size, "learning_rate": learning_rate}
     try:
-        shown = run_retrofit(model, sentences, output, column, options, query_layer, device, seed)
+        shown = run_retrofit(model, sentences, output, column, options, query_layer, keep, device, seed)
     except KeyboardInterrupt:
         typer.echo("stopped: run the same command again to go on", err=True)
         raise typer.Exit(130) from None
     typer.echo(shown)
-    typer.echo(f"{output} written; encode_query leaves early, encode_document and encode at full depth", err=True)
+    typer.echo(f"{output} written; encode_document and encode are at full depth", err=True)
 
 
 @app.command()

@@ -2,6 +2,7 @@
 
 import json
 import signal
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +10,11 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
+from test_query_layer import texts
 from tiny_models import MakeFolder, write_modules
 from zoo import write_model
 
+from leap.cli import run as run_command
 from leap.core.errors import UserError
 from leap.exits import LeapEncoder
 from leap.latency.retrofit_table import measure_retrofit, table
@@ -31,7 +34,7 @@ def test_the_model_exits_and_loads_everywhere(folder: Path, tmp_path: Path, sent
     from sentence_transformers import SentenceTransformer
 
     output = tmp_path / "elastic"
-    retrofit(folder, sentences, output, SHORT, device="cpu")
+    retrofit(folder, sentences, output, SHORT, query_layer=2, device="cpu")
     assert sorted(path.name for path in tmp_path.glob("elastic*")) == ["elastic"]
     model = LeapEncoder(output, "cpu")
     assert model.heads is not None
@@ -134,12 +137,12 @@ def test_what_cannot_be_done_is_refused_before_any_work(
 
 
 def test_held_out_sentences_are_in_no_other_part() -> None:
-    sentences = [f"sentence {number}" for number in range(1000)]
+    sentences = [f"sentence {number}" for number in range(1100)]
     text, queries, documents = hold_out([*sentences, *sentences[:100]])
-    assert (len(text), len(queries), len(documents)) == (850, 50, 100)
+    assert (len(text), len(queries), len(documents)) == (935, 55, 110)
     assert sorted([*text, *queries, *documents]) == sorted(sentences)
     # Which part a text is in hardly depends on the others.
-    assert len(set(hold_out(sentences[:990])[1]) & set(queries)) >= 45
+    assert len(set(hold_out(sentences[:1090])[1]) & set(queries)) >= 50
 
 
 def test_the_table_compares_with_both_indices(folder: Path, tmp_path: Path, sentences: list[str]) -> None:
@@ -150,3 +153,35 @@ def test_the_table_compares_with_both_indices(folder: Path, tmp_path: Path, sent
     assert all(row.own == row.old < 1.0 and row.milliseconds > 0 for row in rows[:-1])
     assert "100.0%" in table(rows).splitlines()[-1]
     assert Encoder.load(folder).config.layers == len(rows)
+
+
+def test_the_command_ends_with_the_earliest_layer_that_is_shown(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text, output = tmp_path / "text.txt", tmp_path / "elastic"
+    text.write_text("\n".join(texts(1000, seed=3)) + "\n")
+
+    def leap(*arguments: object) -> tuple[int, str, str]:
+        given = [folder, "--sentences", text, "--output", output, "--device", "cpu", *arguments]
+        monkeypatch.setattr(sys, "argv", ["leap", "retrofit", *map(str, given)])
+        with pytest.raises(SystemExit) as ended:
+            run_command()
+        return ended.value.code, *capsys.readouterr()
+
+    assert leap("--keep", 2)[2].splitlines()[-1] == "error: keep 2.0 must lie between 0 and 1"
+    code, printed, said = leap("--keep", 0.1)
+    assert code == 0, said
+    assert printed.splitlines()[0].startswith("queries leave at | neighbours kept, own index")
+    report = json.loads((output / "query_calibration.json").read_text())
+    assert (report["queries"], report["documents"], report["keep"]) == (50, 100, 0.1)
+    layer = json.loads((output / "leap.json").read_text())["query"]["layer"]
+    assert layer == report["layer"] < 4
+    assert printed.splitlines()[-1].startswith(
+        f"queries may leave at layer {layer} (at least 10% of the ten nearest"
+    )
+    assert set(LeapEncoder(output, "cpu").encode_query(["bo"] * 3, return_exit_layers=True)[1].tolist()) == {layer}
+    before = (output / "leap.json").read_bytes()
+    code, _, said = leap()
+    assert code == 1
+    assert "exists, a folder that stays as it is" in said
+    assert (output / "leap.json").read_bytes() == before

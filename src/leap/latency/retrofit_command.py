@@ -5,9 +5,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from leap.core.errors import UserError
 from leap.core.files import must_be_new
 from leap.exits import LeapEncoder
 from leap.exits.calibrate.calibrate_folder import read_column
+from leap.exits.calibrate.query_layer import QueryDemand, calibrate_queries, describe_queries
 from leap.latency.retrofit_table import measure_retrofit, table
 from leap.models.find import find_model
 from leap.train.retrofit import Training, hold_out, retrofit
@@ -20,19 +22,34 @@ def run_retrofit(
     column: str | None,
     options: Mapping[str, Any],
     query_layer: int | None,
+    keep: float,
     device: str,
     seed: int,
 ) -> str:
-    """Retrofit a model and return the table by layer; `options` are Training's, null for its choice.
+    """Retrofit a model; return the table by layer and where its queries leave.
+
+    `options` are Training's, null for its choice. Where no query layer is given, queries leave at the earliest one
+    that is shown, on the held-out queries, to keep the share `keep` of their nearest documents.
 
     Raises:
         UserError: as `leap.train.retrofit.retrofit`, or the file of sentences cannot be read.
         KeyboardInterrupt: SIGINT or SIGTERM came; the state is saved.
     """
     must_be_new(output)
+    demand = QueryDemand(keep)
+    try:
+        demand.check()
+    except ValueError as error:
+        raise UserError(str(error)) from None
     folder = find_model(model)
     training_text, queries, documents = hold_out(read_column(sentences, column))
     chosen = {key: value for key, value in options.items() if value is not None}
     training = replace(Training.of(device), **chosen)
     retrofit(folder, training_text, output, training, query_layer=query_layer, device=device, seed=seed)
-    return table(measure_retrofit(LeapEncoder(output, device), LeapEncoder(folder, device), queries, documents))
+    after = LeapEncoder(output, device)
+    shown = table(measure_retrofit(after, LeapEncoder(folder, device), queries, documents))
+    if query_layer is not None:
+        return f"{shown}\nqueries leave at layer {query_layer}, as --query-layer says"
+    found = calibrate_queries(after, queries, documents, demand, seed=seed)
+    found.save(output, vars(after.rule))
+    return f"{shown}\n{describe_queries(found)[0]}"

@@ -9,10 +9,11 @@ import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from leap.core.errors import UserError
 from leap.core.files import must_be_new, whole_folder, write_with_checksum
+from leap.core.sample_sizes import NEIGHBOURS
 from leap.core.settings import VariantSettings
 from leap.core.settings.sources import LocalModel
 from leap.models.device import resolve_device
@@ -20,12 +21,13 @@ from leap.models.locate import locate
 from leap.models.open_model import open_model
 from leap.models.packed_encoder import EncoderConfig
 from leap.models.walk import Shape
+from leap.train.objective.layer_map import needed_teacher_layers
 from leap.train.teacher.teacher_cache import build_cache
 from leap.train.train_student import train_student
 
 LOG_EVERY = 50
 # Among fewer documents a query keeps its nearest ten by chance.
-FEWEST_DOCUMENTS = 50
+FEWEST_DOCUMENTS = 10 * NEIGHBOURS
 # The longest input that the settings take; a decoder's own may be above it.
 LONGEST = 8192
 # What was found best for all-MiniLM-L6-v2 (docs/log/2026-11-28.md); the variant `elastic` of the profiles.
@@ -65,13 +67,16 @@ class Training:
     batch_size: int
     learning_rate: float
     max_length: int
+    # On little text exits are mostly their start; on a million sentences, for which the cache of all layers that
+    # ridge regression reads would take gigabytes, nothing is left of it.
+    heads_start: Literal["zero", "ridge"] = "ridge"
 
     @classmethod
     def of(cls, device: str) -> "Training":
         """Choose by device: on a CPU one pass in small batches, on a GPU ten in large ones."""
         if resolve_device(device).type == "cpu":
             return cls(epochs=1, batch_size=64, learning_rate=1e-3, max_length=128)
-        return cls(epochs=10, batch_size=1024, learning_rate=2e-3, max_length=256)
+        return cls(epochs=10, batch_size=1024, learning_rate=2e-3, max_length=256, heads_start="zero")
 
 
 @dataclass(frozen=True)
@@ -130,7 +135,7 @@ def retrofit(
             computes trains several times faster.
         sentences: the training text, like what the model will encode.
         output: the new folder; must not exist.
-        query_layer: from 1 to L; half the depth if None.
+        query_layer: from 1 to L; queries at full depth too if None, until a layer is shown to keep enough.
 
     Returns:
         What training.json says.
@@ -142,7 +147,7 @@ def retrofit(
     must_be_new(output)
     opened = open_model(model)
     shape, longest = opened.encoder.config, opened.tokenizer.max_length
-    chosen = max(1, shape.layers // 2) if query_layer is None else query_layer
+    chosen = query_layer or shape.layers
     if not 1 <= chosen <= shape.layers:
         raise UserError(f"query layer {chosen} is not a layer of {model}: 1 to {shape.layers}")
     if len(sentences) < training.batch_size:
@@ -153,8 +158,9 @@ def retrofit(
     source = LocalModel(kind="local", path=str(model))
     place = Workplace(output.absolute().with_name(f"{output.name}.unfinished"))
     length = min(training.max_length, longest)
-    build_cache(place.root / "teacher", locate(source), sentences, [shape.layers], length, device)
     variant = _settings(shape, longest, training, length, device)
+    layers = needed_teacher_layers(shape.layers, shape.layers, variant.loss)
+    build_cache(place.root / "teacher", locate(source), sentences, layers, length, device)
     result = train_student(variant, source, seed, sentences, place.root / "teacher", place, lambda *_: None)
     with whole_folder(output) as temporary:
         shutil.copytree(place.student, temporary, dirs_exist_ok=True)
@@ -185,7 +191,7 @@ def _settings(shape: Shape, longest: int, training: Training, length: int, devic
                 "max_length": min(longest, LONGEST),
                 "start": {"kind": "teacher"},
             },
-            "loss": LOSS,
+            "loss": LOSS | {"heads_start": training.heads_start},
             "train": {
                 "epochs": training.epochs,
                 "batch_size": training.batch_size,
