@@ -61,7 +61,7 @@ def test_any_architecture_learns_to_exit(
     from sentence_transformers import SentenceTransformer
 
     folder = write_modules(write_model(tmp_path / "model", name, side=side), pooling, normalize=False)
-    retrofit(folder, sentences, tmp_path / "elastic", SHORT, device="cpu")
+    retrofit(folder, sentences, tmp_path / "elastic", SHORT, query_layer=2, device="cpu")
     model, before = LeapEncoder(tmp_path / "elastic", "cpu"), LeapEncoder(folder, "cpu")
     assert type(model.encoder) is type(before.encoder)
     assert model.heads is not None
