@@ -171,7 +171,7 @@ def test_the_command_ends_with_the_earliest_layer_that_is_shown(
     assert leap("--keep", 2)[2].splitlines()[-1] == "error: keep 2.0 must lie between 0 and 1"
     code, printed, said = leap("--keep", 0.1)
     assert code == 0, said
-    assert printed.splitlines()[0].startswith("queries leave at | neighbours kept, own index")
+    assert printed.splitlines()[0].startswith("queries leave at  neighbours kept, own index")
     report = json.loads((output / "query_calibration.json").read_text())
     assert (report["queries"], report["documents"], report["keep"]) == (50, 100, 0.1)
     layer = json.loads((output / "leap.json").read_text())["query"]["layer"]

@@ -51,5 +51,5 @@ def run_retrofit(
     if query_layer is not None:
         return f"{shown}\nqueries leave at layer {query_layer}, as --query-layer says"
     found = calibrate_queries(after, queries, documents, demand, seed=seed)
-    found.save(output, vars(after.rule))
+    found.save(output)
     return f"{shown}\n{describe_queries(found)[0]}"
