@@ -83,10 +83,13 @@ def init(
 ) -> None:
     """Look at your files and write params.yaml for them; say what was found and what would be dropped."""
     from leap.core.settings.profiles import start_from
-    from leap.extract.initial_settings import changes_for, look_at
+    from leap.extract.initial_settings import changes_for, copy_bundled_pairs, look_at
 
-    changes, lines = changes_for(look_at(folder), folder)
+    found = look_at(folder)
+    changes, lines = changes_for(found, folder)
     start_from(changes, f"the settings for {folder}", params, force=force)
+    if found.lacks_pairs:
+        copy_bundled_pairs(folder)
     for line in lines:
         typer.echo(line)
     typer.echo(f"{params} written: look at it, then `leap check` and `dvc repro`", err=True)

@@ -194,7 +194,7 @@ def test_the_command_on_a_folder_of_many_ends_with_1_where_one_is_refused(projec
 
 def test_evidence_in_a_folder_of_another_name(project: Path) -> None:
     Path("evaluations/leap-1").rename("evaluations/mine-1")
-    with pytest.raises(UserError, match="holds the evidence of leap-1: its name must be that"):
+    with pytest.raises(UserError, match="holds the evidence of leap-1: rename it to that"):
         judge_folder(SETTINGS, Path("evaluations/mine-1"))
 
 

@@ -7,11 +7,14 @@ from typing import Any
 import pandas as pd
 import pytest
 from ruamel.yaml import YAML
+from typer.testing import CliRunner
 
+from leap.cli import app
 from leap.core.errors import UserError
 from leap.core.settings import parse_settings
 from leap.core.settings.profiles import start_from
-from leap.extract.initial_settings import changes_for, column_names, look_at
+from leap.extract.initial_settings import COPIED, changes_for, column_names, look_at
+from leap.validate.inputs import check_inputs
 
 PROFILES = Path(__file__).parents[2] / "profiles"
 TITLES = [f"A title of the ticket number {i}" for i in range(900)]
@@ -60,8 +63,7 @@ def test_the_settings_are_valid_name_the_data_and_say_what_is_dropped(folder: Pa
     assert set(settings.similarity) == {"scored"}
     assert settings.evaluation.primary_set == "scored"
     assert set(settings.retrieval) == {"help"}
-    assert settings.gate.registered_model == "my_inputs"
-    assert settings.tracking.experiment == "leap-my_inputs"
+    assert settings.registered_model == settings.experiment == "leap-tickets"  # not the demo's
     assert settings.data.max_characters == 100
     assert "50% of the texts are longer than data.max_characters 100: they are split into sentences" in "\n".join(
         lines
@@ -71,15 +73,38 @@ def test_the_settings_are_valid_name_the_data_and_say_what_is_dropped(folder: Pa
         start_from(changes | {"seeds": [2]}, "mine", tmp_path / "params.yaml", PROFILES)
 
 
+def test_long_sentences_are_trained_at_their_length(tmp_path: Path) -> None:
+    sentence = "This sentence of a report goes on and on " + "about one thing and another " * 11 + "to its end {}."
+    (tmp_path / "a.txt").write_text("\n".join(sentence.format(i) for i in range(900)))
+    changes, _ = changes_for(look_at(tmp_path), tmp_path)
+    assert changes["data"]["max_characters"] == 500
+    assert changes["train"] == {"max_length": 128}
+
+
 def test_few_sentences_are_not_asked_to_calibrate(tmp_path: Path) -> None:
     root = tmp_path / "few"
     root.mkdir()
     (root / "a.txt").write_text("\n".join(TITLES[:200]))
-    changes, lines = changes_for(look_at(root), root)
+    changes, _ = changes_for(look_at(root), root)
     assert changes["exit"] == {"calibration": None}
     assert changes["data"]["max_sentences"] == 140
     start_from(changes, "mine", tmp_path / "params.yaml", PROFILES)
-    assert any(line.startswith("scored pairs: none: put your own here, or cp src/leap/") for line in lines)
+
+
+def test_a_folder_without_scored_pairs_gets_the_bundled_ones(tmp_path: Path) -> None:
+    root = tmp_path / "few"
+    root.mkdir()
+    (root / "a.txt").write_text("\n".join(TITLES))
+    options = ["init", str(root), "--params", str(tmp_path / "params.yaml")]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(PROFILES.parent)
+        done = CliRunner().invoke(app, options)
+    assert done.exit_code == 0, done.exception
+    assert f"copied to {root / COPIED}: put your own there" in done.output
+    settings = parse_settings(YAML(typ="safe").load((tmp_path / "params.yaml").read_text()), "mine")
+    check_inputs(settings)  # all that the settings name is there
+    assert list(settings.similarity) == [settings.evaluation.primary_set] == ["software_pairs"]
+    assert not look_at(root).lacks_pairs  # the next time they are found
 
 
 @pytest.mark.parametrize(

@@ -226,7 +226,11 @@ def test_ids_that_are_numbers_are_the_same_in_every_file(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("corpus", "qrels", "message"),
     [
-        ([("1", "bi"), ("1", "bo")], [("q", "1", 1)], "_id '1' was there before, ids must be unique"),
+        (
+            [("1", "bi"), ("1", "bo")],
+            [("q", "1", 1)],
+            "_id '1' was there before: give every text an id of its own",
+        ),
         ([(1.5, "bi")], [("q", "1", 1)], "_id: expected an id, found 1.5"),
         ([(math.nan, "bi"), (1.0, "bo")], [("q", "1", 1)], "_id: expected an id, found (nan|None)"),
         ([("1", "bi")], [("q", "1", math.nan)], "score: expected a whole number, found (nan|None)"),

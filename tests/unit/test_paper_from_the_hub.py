@@ -182,7 +182,7 @@ def test_what_the_hub_does_not_have_is_listed_whole_before_any_work(tmp_path: Pa
     for expected in (
         "the hub lacks 5 of the settings' inputs:",
         "data.sources.snli: data set stanfordnlp/snli at commit cdb5c3d (plain, train): BuilderConfig 'plain'",
-        "data.sources.xnli: data set facebook/xnli at commit b8dd5d7 (en, validation): no such split, there are",
+        "data.sources.xnli: data set facebook/xnli at commit b8dd5d7 (en, validation): no split 'validation': set",
         "similarity.stsb: dataset mteb/gone at commit",
         "retrieval.fiqa: mteb/fiqa has 0 files 'qrels/dev.jsonl', expected one",
         "teacher: model facebook/xnli at commit",

@@ -76,7 +76,7 @@ def test_a_retrofit_starts_as_the_teacher_and_in_its_shape_only(make_folder: Mak
     assert basis is None
     for name, tensor in teacher.state_dict().items():
         assert torch.equal(encoder.state_dict()[name], tensor), name
-    with pytest.raises(UserError, match=r"student\.layers is 2, but the weights it starts from have 3"):
+    with pytest.raises(UserError, match=r"student\.layers is 2, but the weights it starts from .* have 3"):
         start_student(student(layers=2, **shape), folder, COUNTS, seed=1)
 
 
@@ -93,7 +93,7 @@ def test_a_checkpoint_start_keeps_its_first_layers_and_refuses_another_shape(mak
     assert torch.equal(encoder.layers[2].down.weight, found.layers[2].down.weight)
     with pytest.raises(UserError, match="has 5 layers, 7 were asked for"):
         start_student(student(layers=7, **shape), folder, COUNTS, seed=1)
-    with pytest.raises(UserError, match=r"student\.width is 8, but the weights it starts from have 16"):
+    with pytest.raises(UserError, match=r"student\.width is 8, but the weights it starts from .* have 16"):
         start_student(student(start=shape["start"]), folder, COUNTS, seed=1)
 
 

@@ -69,7 +69,7 @@ def test_a_pattern_reads_all_files_in_order(tmp_path: Path) -> None:
         ("t.csv", b"text,name\na\n", "row 1: 1 fields, the header has 2"),
         ("t.csv", b'text,name\n"a,b\n', "not well-formed"),
         ("t.csv", "text\nfünf\n".encode("latin-1"), "not UTF-8 .byte 0xfc"),
-        ("t.jsonl", b'{"words": "a"}\n', "line 1 has no key text: its keys are words"),
+        ("t.jsonl", b'{"words": "a"}\n', "line 1 has no key text, its keys are words"),
         ("t.jsonl", b'{"text": "a"}\n{"text"\n', "line 2: not JSON"),
         ("t.jsonl", b"[1]\n", "line 1: expected a JSON object"),
         ("t.jsonl", b'{"text": "a", "text": "b"}\n', "line 1: not JSON .the key 'text' is there twice"),

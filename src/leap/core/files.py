@@ -34,9 +34,9 @@ def must_be_new(target: Path, mark: str | None = None) -> None:
         raise UserError(f"{target} exists, a {kind} that stays as it is: name another target, or move it away")
     parent = next(place for place in target.absolute().parents if place.exists())
     if not parent.is_dir():
-        raise UserError(f"{target} cannot be written: {parent} is a file")
+        raise UserError(f"{target} cannot be written: {parent} is a file; name another target")
     if not os.access(parent, os.W_OK | os.X_OK):
-        raise UserError(f"{target} cannot be written: {parent} is not writable for this user")
+        raise UserError(f"{target} cannot be written: {parent} is not writable for this user; name another target")
 
 
 def has_mark(file: Path, mark: str) -> bool:

@@ -66,7 +66,9 @@ def fetch(
     except LocalEntryNotFoundError:
         pass  # not in the cache, or not all of it
     except HFValidationError:
-        raise UserError(f"{what}: {repo!r} cannot be the name of a repository (owner/name)") from None
+        raise UserError(
+            f"{what}: {repo!r} cannot be the name of a repository: correct `repo`, as in owner/name"
+        ) from None
     try:
         with as_user_error(what):
             # Asked first because it fails at once; snapshot_download retries for 20 s without a network.

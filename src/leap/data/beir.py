@@ -74,7 +74,7 @@ def _first(root: Path, names: Sequence[str]) -> Path:
     for name in names:
         if name.lower() in there:
             return there[name.lower()]
-    raise UserError(f"{root} has none of {', '.join(names)}")
+    raise UserError(f"{root} has none of {', '.join(names)}: a collection needs one of them")
 
 
 def read_texts(path: Path, most: int | None = None) -> dict[str, tuple[str, str]]:
@@ -87,7 +87,9 @@ def read_texts(path: Path, most: int | None = None) -> dict[str, tuple[str, str]
     for row in islice(file_rows(path, ("_id", "text"), optional=("title",)), most):
         key = _id(row, 0, "_id")
         if key in texts:
-            raise UserError(f"{row.file}, row {row.number}: _id {key!r} was there before, ids must be unique")
+            raise UserError(
+                f"{row.file}, row {row.number}: _id {key!r} was there before: give every text an id of its own"
+            )
         texts[key] = clean(row.text(2, "title")), clean(row.text(1, "text"))
     return texts
 
@@ -104,7 +106,8 @@ def read_judgements(path: Path, most: int | None = None) -> dict[str, dict[str, 
         grades = qrels.setdefault(query, {})
         if document in grades:
             raise UserError(
-                f"{row.file}, row {row.number}: query {query!r} and document {document!r} are judged twice"
+                f"{row.file}, row {row.number}: query {query!r} and document {document!r} are judged twice: "
+                "leave one of the rows"
             )
         grades[document] = _grade(row)
     return qrels

@@ -35,7 +35,9 @@ def hub_values(source: HubFiles, columns: Sequence[str]) -> Iterator[tuple[Any, 
         )
     # Offline, the library takes whatever commit it has last prepared.
     if not is_reachable and not all(source.revision in file["filename"] for file in dataset.cache_files):
-        raise UserError(f"{hub_name(source)}: the cache has another commit only, and the hub cannot be reached")
+        raise UserError(
+            f"{hub_name(source)}: the cache has another commit only, and the hub cannot be reached: connect once"
+        )
     yield from _values(dataset, columns, hub_name(source))
 
 
@@ -50,7 +52,9 @@ def hub_files(source: HubFiles) -> list[str]:
         )
     files = builder.config.data_files or {}
     if source.split not in files:
-        raise UserError(f"{hub_name(source)}: no such split, there are {', '.join(map(str, files)) or 'none'}")
+        raise UserError(
+            f"{hub_name(source)}: no split {source.split!r}: set `split` to one of {', '.join(map(str, files))}"
+        )
     return [str(file).rpartition(f"@{source.revision}/")[2] for file in files[source.split]]
 
 

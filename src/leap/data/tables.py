@@ -202,7 +202,8 @@ def _parquet(file: Path, columns: Sequence[str], optional: Sequence[str]) -> Ite
         raise
     except (pa.ArrowException, OSError, ValueError, OverflowError) as error:
         raise UserError(
-            f"{file} is not a readable parquet file ({(str(error).splitlines() or [''])[0]})"
+            f"{file} is not a readable parquet file ({(str(error).splitlines() or [''])[0]}): write or fetch "
+            "it again"
         ) from None
 
 
@@ -263,10 +264,13 @@ def _delimited(
                     continue
                 number += 1
                 if len(row) != len(header):
-                    raise UserError(f"{file}, row {number}: {len(row)} fields, the header has {len(header)}")
+                    raise UserError(
+                        f"{file}, row {number}: {len(row)} fields, the header has {len(header)}: put quotes "
+                        "round a field that holds a delimiter"
+                    )
                 yield tuple(None if i is None else row[i] for i in positions)
         except csv.Error as error:
-            raise UserError(f"{file}, line {rows.line_num}: not well-formed ({error})") from None
+            raise UserError(f"{file}, line {rows.line_num}: not well-formed ({error}): correct the line") from None
 
 
 def _jsonl(file: Path, columns: Sequence[str], optional: Sequence[str]) -> Iterator[tuple[Any, ...]]:
@@ -294,7 +298,7 @@ def _json(text: str, place: str) -> Any:
     try:
         return json.loads(text, object_pairs_hook=_unique_keys)
     except (ValueError, RecursionError) as error:  # ValueError: also a number of thousands of digits
-        raise UserError(f"{place}: not JSON ({error})") from None
+        raise UserError(f"{place}: not JSON ({error}): correct it there") from None
 
 
 def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -310,7 +314,9 @@ def _fields(record: Any, place: str, columns: Sequence[str], optional: Sequence[
         raise UserError(f"{place}: expected a JSON object, found {short_repr(record)}")
     for column in columns:
         if column not in record:
-            raise UserError(f"{place} has no key {column}: its keys are {', '.join(record)}")
+            raise UserError(
+                f"{place} has no key {column}, its keys are {', '.join(record)}: set `columns` to those to read"
+            )
     return tuple(record.get(column) for column in (*columns, *optional))
 
 

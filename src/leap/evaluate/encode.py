@@ -168,5 +168,5 @@ def token_counts(model: LeapEncoder, texts: Sequence[str], prompt_name: str | No
 def _check_finite(vectors: Tensor, model: LeapEncoder) -> None:
     if not vectors.isfinite().all():
         raise UserError(
-            f"{model.folder} gives vectors that are not finite: its weights are damaged, train it again"
+            f"{model.folder} gives vectors that are not finite: its weights are damaged, train or fetch it again"
         )

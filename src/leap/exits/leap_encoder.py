@@ -527,5 +527,5 @@ def read_rules(folder: Path, depth: int) -> tuple[ExitRule, dict[str, dict[str, 
         rule.check_depth(depth)
         others = input_rules(content, depth)
     except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise UserError(f"{path} does not hold an exit rule for {depth} layers: {error}") from None
+        raise UserError(f"{path} does not hold an exit rule for {depth} layers ({error}): correct it") from None
     return rule, others

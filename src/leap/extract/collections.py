@@ -37,7 +37,8 @@ def write_collection(name: str, source: RetrievalSource, folder: Path, seed: int
     missing = sorted(qrels.keys() - queries.keys())
     if missing:
         raise UserError(
-            f"retrieval.{name}: {len(missing)} judged queries have no text, for example {missing[0]!r}"
+            f"retrieval.{name}: {len(missing)} judged queries have no text, for example {missing[0]!r}: "
+            "queries and qrels must name queries alike"
         )
     judged = {key: queries[key] for key in queries if key in qrels}
     _check_documents(name, documents.keys(), {key for grades in qrels.values() for key in grades})
@@ -76,7 +77,7 @@ def _hub(source: HubCollection) -> list[Path]:
         if len(matches) != 1:
             raise UserError(
                 f"dataset {source.repo} at commit {source.revision}: expected one file {pattern!r}, "
-                f"found {len(matches)}"
+                f"found {len(matches)}: correct the pattern"
             )
         paths += matches
     return paths

@@ -2,13 +2,16 @@
 
 import csv
 import json
+import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import leap
 from leap.core.errors import UserError
+from leap.core.files import whole_file
 from leap.core.sample_sizes import fewest_to_calibrate, surely_held_out
 from leap.core.settings.sources import LocalCollection, LocalFiles
 from leap.data.beir import collection_files
@@ -21,7 +24,13 @@ HEAD = 2000
 MIN_CHARACTERS = 20
 # The longest sentence that is trained on, of those a user would choose among.
 LENGTHS = (100, 200, 300, 500)
-BUNDLED = Path("src/leap/resources/similarity/pairs.csv")
+# Up to so many characters a sentence is within the embedded profile's train.max_length, 64 tokens.
+SHORT = 200
+# Below this share nothing is said of what would be dropped.
+LEAST_SHOWN = 0.005
+BUNDLED = Path(leap.__file__).parent / "resources" / "similarity" / "pairs.csv"
+# What the bundled pairs are called in a folder that has none.
+COPIED = "software_pairs.csv"
 SCORES = ("score", "similarity", "label", "similarity_score", "relatedness_score", "rating")
 
 
@@ -35,6 +44,7 @@ class Found:
     texts: those that were looked at.
     rows: about how many texts there are.
     passed_over: files that are none of these, with the reason.
+    lacks_pairs: no file holds scored pairs, and `pairs` names a copy of the bundled ones that is to be made.
     """
 
     sources: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -43,6 +53,7 @@ class Found:
     texts: list[str] = field(default_factory=list)
     rows: int = 0
     passed_over: dict[str, str] = field(default_factory=dict)
+    lacks_pairs: bool = False
 
 
 def look_at(folder: Path) -> Found:
@@ -74,7 +85,16 @@ def look_at(folder: Path) -> Found:
     if not found.sources:
         seen = "; ".join(f"{name}: {why}" for name, why in found.passed_over.items()) or "nothing"
         raise UserError(f"{folder} holds no text to train on ({seen}): docs/formats.md says which files are read")
+    if not found.pairs:
+        found.lacks_pairs = True
+        found.pairs["software_pairs"] = {"kind": "local", "path": COPIED}
     return found
+
+
+def copy_bundled_pairs(folder: Path) -> None:
+    """Put the bundled pairs of software sentences into a folder that has no pairs of its own."""
+    with whole_file(folder / COPIED) as temporary:
+        shutil.copyfile(BUNDLED, temporary)
 
 
 def _look_at_file(found: Found, path: Path, folder: Path) -> None:
@@ -172,7 +192,9 @@ def changes_for(found: Found, folder: Path) -> tuple[dict[str, Any], list[str]]:
     wanted = min(30_000, max(100, int(usable * 0.7)))
     lines = [
         f"text: {', '.join(found.sources)}; some {found.rows:,} texts, {len(found.texts):,} of them looked at",
-        f"scored pairs: {', '.join(found.pairs) or f'none: put your own here, or cp {BUNDLED} {folder}'}",
+        f"scored pairs: none; bundled ones, of software, are copied to {folder / COPIED}: put your own there"
+        if found.lacks_pairs
+        else f"scored pairs: {', '.join(found.pairs)}",
         f"collections: {', '.join(found.collections) or 'none: one of installed docstrings is used'}",
         *_dropped(found.texts, sentences, most),
         *(f"{name} is passed over: {why}" for name, why in found.passed_over.items()),
@@ -184,20 +206,17 @@ def changes_for(found: Found, folder: Path) -> tuple[dict[str, Any], list[str]]:
         "sources": {"docstrings": None, **found.sources},
     }
     # Half of the sample must do: duplicates and evaluation texts go as well.
-    # Own data never stands under the demo's runs and champion.
-    name = _name(folder.resolve().name, {})
     changes: dict[str, Any] = {
         "data": data,
         "validation": {"min_rows": max(1, wanted // 2)},
-        "gate": {"registered_model": name},
-        "tracking": {"experiment": f"leap-{name}"},
+        "similarity": {"software": None, **found.pairs},
+        "evaluation": {"primary_set": next(iter(found.pairs))},
     }
+    if most > SHORT:
+        changes["train"] = {"max_length": 128}
     if surely_held_out(wanted, 0.25) < fewest_to_calibrate(0.05, 0.95, 0.8):
         changes["exit"] = {"calibration": None}
         lines.append("too few sentences to calibrate exits on: exit.calibration is null")
-    if found.pairs:
-        changes["similarity"] = {"software": None, **found.pairs}
-        changes["evaluation"] = {"primary_set": next(iter(found.pairs))}
     if found.collections:
         changes["retrieval"] = {"docstrings": None, **found.collections}
     return changes, lines
@@ -205,7 +224,7 @@ def changes_for(found: Found, folder: Path) -> tuple[dict[str, Any], list[str]]:
 
 def _dropped(texts: Sequence[str], sentences: Sequence[str], most: int) -> Iterator[str]:
     whole = sum(len(text) > most for text in texts)
-    if whole:
+    if whole >= LEAST_SHOWN * len(texts):
         yield (
             f"{whole / len(texts):.0%} of the texts are longer than data.max_characters {most}: they are split "
             "into sentences (data.split)"
@@ -217,5 +236,5 @@ def _dropped(texts: Sequence[str], sentences: Sequence[str], most: int) -> Itera
             f"not above {MIN_CHARACTERS} (data.min_characters)",
         ),
     ):
-        if count:
+        if count >= LEAST_SHOWN * len(sentences):
             yield f"{count / len(sentences):.0%} of the sentences would be dropped: {why}"

@@ -60,7 +60,7 @@ def judge_folder(settings: Settings, folder: Path, models: Path | None = None) -
         head = read_evidence_file(folder_of_one / "diagnose.json")
         variant, seed = str(head.get("variant")), head.get("seed")
         if folder_of_one.name != f"{variant}-{seed}" or not isinstance(seed, int):
-            raise UserError(f"{folder_of_one} holds the evidence of {variant}-{seed}: its name must be that")
+            raise UserError(f"{folder_of_one} holds the evidence of {variant}-{seed}: rename it to that")
         root = (
             folder_of_one.parent.relative_to(Path.cwd())
             if folder_of_one.is_relative_to(Path.cwd())

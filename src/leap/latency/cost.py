@@ -130,7 +130,7 @@ def _row(latency: dict[str, Any], path: str, batch: int) -> dict[str, Any]:
         there = sorted({row["batch"] for row in latency["rows"] if row["path"] == path})
         raise UserError(
             f"the latency file has no row for path {path!r} at batch {batch}: it has batches "
-            f"{', '.join(map(str, there)) or 'none'}"
+            f"{', '.join(map(str, there)) or 'none'}; name one by --batch-size"
         )
     return rows[0]
 

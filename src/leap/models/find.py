@@ -56,7 +56,7 @@ def package_folder(package: str) -> Path:
     if len(complete) != 1:
         raise UserError(
             f"package {package!r}: expected one folder with config.json and {WEIGHTS}, found "
-            f"{len(complete)} ({', '.join(complete) or 'none'})"
+            f"{len(complete)} ({', '.join(complete) or 'none'}): name the model's folder instead, by `kind: local`"
         )
     folder = Path(str(installed.locate_file(complete[0])))
     _check_record(package, [file for file in installed.files or () if file.parent.as_posix() == complete[0]])

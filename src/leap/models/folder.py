@@ -85,7 +85,10 @@ class ModelFolder:
         """
         config = self.transformer / "config.json"
         if not config.is_file():
-            raise UserError(f"{self.transformer} has no config.json: it is not a Hugging Face model folder")
+            raise UserError(
+                f"{self.transformer} has no config.json, so it is no model of Hugging Face: name a folder "
+                "that has one"
+            )
         self._check_no_adapter()
         self._check_modules()
         if not self.weights:
@@ -114,7 +117,10 @@ class ModelFolder:
         for module in self.modules:
             folder = self.root / module.path
             if not folder.resolve().is_relative_to(self.root.resolve()) and not folder.is_relative_to(self.root):
-                raise UserError(f"{self.root}/modules.json: {module.path!r} lies outside the model's folder")
+                raise UserError(
+                    f"{self.root}/modules.json: {module.path!r} lies outside the model's folder: fetch the "
+                    "model again"
+                )
             if module.kind == "Pooling" and not (folder / "config.json").is_file():
                 raise UserError(
                     f"{self.root}/modules.json names the pooling folder {module.path!r}, but "

@@ -59,7 +59,9 @@ class LibraryTokenizer:
         """Return a copy of the tokenizer; UserError where it is written in Python, without a tokenizer.json."""
         fast = getattr(self._transformer.tokenizer, "backend_tokenizer", None)
         if fast is None:
-            raise UserError(f"{self._folder}: its tokenizer has no fast form to make a tokenizer.json of")
+            raise UserError(
+                f"{self._folder}: its tokenizer has no fast form to make a tokenizer.json of: choose another model"
+            )
         return Tokenizer.from_str(fast.to_str())
 
     @property
@@ -72,7 +74,9 @@ class LibraryTokenizer:
         for start in range(0, len(texts), TOGETHER):
             features = self._transformer.preprocess(texts[start : start + TOGETHER])
             if "token_type_ids" in features and features["token_type_ids"].any():
-                raise UserError(f"{self._folder}: its tokenizer numbers segments, which is not supported")
+                raise UserError(
+                    f"{self._folder}: its tokenizer numbers segments, which is not supported: choose another model"
+                )
             rows += [
                 ids[mask.bool()].tolist()
                 for ids, mask in zip(features["input_ids"], features["attention_mask"], strict=True)

@@ -39,7 +39,9 @@ def open_reference(folder: Path, layers: int | None = None) -> Any:
                 config_kwargs=None if layers is None else _shortened(folder, layers),
             )
         except Exception as error:  # noqa: BLE001 - the libraries raise whatever a damaged file makes them
-            raise UserError(f"{folder} cannot be read by sentence-transformers: {first_line(error)}") from None
+            raise UserError(
+                f"{folder} cannot be read by sentence-transformers ({first_line(error)}): fetch it again"
+            ) from None
     auto = getattr(model[0], "auto_model", None)
     if auto is None:
         raise UserError(

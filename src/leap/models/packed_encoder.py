@@ -71,7 +71,9 @@ class EncoderConfig:
         try:
             config = dict(json.loads((folder / "config.json").read_text(encoding="utf-8")))
         except FileNotFoundError:
-            raise UserError(f"{folder} has no config.json: it is not a model folder") from None
+            raise UserError(
+                f"{folder} has no config.json, so it is no model: name a folder that has one"
+            ) from None
         except (ValueError, TypeError, RecursionError) as error:
             raise UserError(
                 f"{folder}/config.json is not a JSON object ({error}): fetch the model again"
@@ -92,7 +94,8 @@ class EncoderConfig:
             }
         except KeyError as missing:
             raise UserError(
-                f"{folder}/config.json lacks {missing}: it is not a whole {family.model_type} config"
+                f"{folder}/config.json lacks {missing}: it is not a whole {family.model_type} config: fetch "
+                "the model again"
             ) from None
         pad_token = config.get("pad_token_id")
         default = 1 if family.places_after_padding else 0
@@ -267,7 +270,9 @@ class Encoder(nn.Module):
         """
         config = EncoderConfig.load(folder)
         if layers is not None and not 1 <= layers <= config.layers:
-            raise UserError(f"{folder} has {config.layers} layers, {layers} were asked for")
+            raise UserError(
+                f"{folder} has {config.layers} layers, {layers} were asked for: name 1 to {config.layers}"
+            )
         kept = replace(config, layers=config.layers if layers is None else layers)
         encoder = cls(kept, read_pooling(folder))
         weights = read_weights(folder, kept.family)

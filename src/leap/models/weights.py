@@ -75,7 +75,9 @@ def from_hugging_face(weights: State, family: Family, layers: int, folder: Path)
         for ours, parts in _joined_names(family, layers):
             state[ours] = torch.cat([weights[part] for part in parts])
     except KeyError as missing:
-        raise UserError(f"{folder}/model.safetensors lacks {missing}: it is not a {family.architecture}") from None
+        raise UserError(
+            f"{folder}/model.safetensors lacks {missing}: it is not a {family.architecture}: fetch the model again"
+        ) from None
     return state
 
 

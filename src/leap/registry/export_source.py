@@ -32,7 +32,9 @@ def model_folder(model: str, settings: Settings | None, scratch: Path) -> Path:
             raise UserError(f"{folder} has no {WEIGHTS}: name models/leap-1 or models:/leap-docstrings@champion")
         return folder
     if settings is None:
-        raise UserError(f"{model} is in a registry, which params.yaml names: it is missing here")
+        raise UserError(
+            f"{model} is in a registry, which params.yaml names: run this in the project, or name --params FILE"
+        )
     from leap.core.passwords import without_passwords
     from leap.tracking.store import StoreError, Tracking, store_errors
 
@@ -46,7 +48,7 @@ def model_folder(model: str, settings: Settings | None, scratch: Path) -> Path:
         raise UserError(f"{model} cannot be had from {without_passwords(tracking.uri)}: {error}") from None
     found = sorted(path.parent for path in downloaded.glob(f"artifacts/*/{WEIGHTS}"))
     if not found:
-        raise UserError(f"{model} holds no checkpoint: it was not registered by the gate")
+        raise UserError(f"{model} holds no checkpoint: name a version that the gate registered (`leap history`)")
     return found[0]
 
 

@@ -129,7 +129,9 @@ def register(tracking: Tracking, checkpoint: Checkpoint, verdict: dict[str, Any]
     place = (checkpoint.variant, checkpoint.seed, settings, root / "evaluations", root / "models")
     evidence = read_evidence(*place)
     if verdict["model"] != evidence.model:
-        raise UserError(f"{checkpoint.verdict} judges another model than {checkpoint.model}: `dvc repro`")
+        raise UserError(
+            f"{checkpoint.verdict} judges another model than {checkpoint.model}: `dvc repro` judges again"
+        )
     with tracking.locked("runs"):
         logged = log_checkpoint(tracking, checkpoint, model_card(settings, evidence, verdict))
     data = data_behind(verdict["primary_metric"]["metric"], evidence, settings.evaluation.primary_set)

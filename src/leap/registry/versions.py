@@ -81,7 +81,7 @@ def promote(tracking: Tracking, verdict: dict[str, Any], logged: Logged, data: d
     """
     name = f"{verdict['variant']}-{verdict['seed']}"
     if not verdict["passed"]:
-        raise UserError(f"{name} is refused by the gate: it is not registered")
+        raise UserError(f"{name} is refused by the gate, so it is not registered: `leap gate` says why")
     if verdict["role"] is not None:
         raise UserError(f"{name} is gate.{verdict['role']}, which others are compared with: it is never promoted")
     with _registry(tracking) as registry:

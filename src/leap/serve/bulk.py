@@ -66,7 +66,7 @@ def encode_file(
     """
     check_ending(target)
     if not texts:
-        raise UserError("there is no text to encode: the file has no rows")
+        raise UserError("there is no text to encode: name a file that has rows")
     total = 0
     with bar(total=len(texts), unit="text") as progress, sink(target, len(texts), model) as out:
         for start in range(0, len(texts), CHUNK):

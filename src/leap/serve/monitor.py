@@ -75,13 +75,20 @@ class Monitor:
         if not 0 <= shadow_rate <= 1:
             raise UserError(f"shadow_rate {shadow_rate} is not a share: give a number from 0 to 1")
         if not (window_hours > 0 and write_seconds >= 0):
-            raise UserError(f"window_hours {window_hours} must be above 0 and write_seconds not below it")
+            raise UserError(
+                f"window_hours {window_hours} must be above 0, and write_seconds {write_seconds} 0 or more"
+            )
         if expected_layers is not None and not 1 <= expected_layers <= model.depth:
-            raise UserError(f"expected_layers {expected_layers} is not within the model's 1 to {model.depth}")
+            raise UserError(
+                f"expected_layers {expected_layers} is not a number of layers of this model: give 1 to "
+                f"{model.depth}"
+            )
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise UserError(f"the folder for window files cannot be made: {error}") from None
+            raise UserError(
+                f"{folder}, the folder for window files, cannot be made ({error}): name another"
+            ) from None
         self.folder = folder
         identity = {
             "checkpoint": hash_weights(model.folder),
@@ -179,4 +186,4 @@ def _number(values: Mapping[str, str], name: str, default: float) -> float:
     try:
         return float(text)
     except ValueError:
-        raise UserError(f"{name}={text!r} is not a number") from None
+        raise UserError(f"{name}={text!r} in the environment is not a number: set one, or unset it") from None

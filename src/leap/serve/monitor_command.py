@@ -38,7 +38,10 @@ def compare_windows(
         with whole_file(prometheus) as temporary:
             temporary.write_text(prometheus_text(comparison), encoding="utf-8")
     if all(finding.outcome == "not judged" for finding in comparison.findings):
-        raise UserError("no rule could be judged: the windows hold too little; see the reasons above")
+        raise UserError(
+            "no rule could be judged, for the reasons above: compare longer windows, or lower "
+            "monitoring.min_sentences"
+        )
     return comparison.alerts
 
 

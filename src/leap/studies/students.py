@@ -86,7 +86,9 @@ def students(settings: Settings, study: str) -> tuple[list[Student], dict[str, s
             finish_model(student.student, student.model, without_calibration, sentences, [])
             found.append(student)
     if not found:
-        raise UserError(f"no model of the study {study} can be had: {'; '.join(left_out.values())}")
+        raise UserError(
+            f"no model of the study {study} can be had: {'; '.join(left_out.values())}; correct studies.{study}"
+        )
     return found, left_out
 
 

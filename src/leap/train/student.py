@@ -130,7 +130,9 @@ def _shape(settings: StudentSettings, teacher: EncoderConfig) -> EncoderConfig:
 
 def _check_length(settings: StudentSettings, longest: int) -> None:
     if settings.max_length > longest:
-        raise UserError(f"student.max_length {settings.max_length} is above the teacher's {longest} positions")
+        raise UserError(
+            f"student.max_length {settings.max_length} is above the teacher's {longest} positions: lower it"
+        )
 
 
 def _cold_shape(settings: StudentSettings, teacher: Encoder | ReferenceEncoder) -> EncoderConfig:
@@ -196,7 +198,7 @@ def _grown(settings: StudentSettings, start: GrownStart, teacher_folder: Path) -
     teacher = _fitting(Encoder.load(teacher_folder), settings, teacher_folder)
     depth = teacher.config.layers
     if settings.layers % depth:
-        raise UserError(f"student.start grows {settings.layers} layers from the teacher's {depth}: not a multiple")
+        raise UserError(f"student.start grows {settings.layers} layers from the teacher's {depth}: set a multiple")
     copies = settings.layers // depth
     stack = start.order == "stack"
     order = [number % depth if stack else number // copies for number in range(settings.layers)]
@@ -216,7 +218,7 @@ def _taught(settings: StudentSettings, teacher_folder: Path) -> Encoder | Refere
     for key in ("layers", "width"):
         own, wanted = getattr(teacher.config, key), getattr(settings, key)
         if own != wanted:
-            raise UserError(f"student.{key} is {wanted}, but the teacher that it starts from has {own}")
+            raise UserError(f"student.{key} is {wanted}, but the teacher that it starts from has {own}: set that")
     _check_length(settings, teacher.config.max_tokens)
     return teacher.trainable()
 
@@ -226,5 +228,7 @@ def _fitting(encoder: Encoder, settings: StudentSettings, folder: Path) -> Encod
     for key in ("layers", *shape) if isinstance(settings.start, TeacherStart) else shape:
         own, wanted = getattr(encoder.config, key), getattr(settings, key)
         if own != wanted:
-            raise UserError(f"student.{key} is {wanted}, but the weights it starts from have {own}: {folder}")
+            raise UserError(
+                f"student.{key} is {wanted}, but the weights it starts from ({folder}) have {own}: set that"
+            )
     return encoder

@@ -47,7 +47,10 @@ def _estimated(settings: Settings, downloads: int) -> Iterator[str]:
             int(config["vocab_size"]),
         )
     except (OSError, ValueError, KeyError, TypeError):
-        raise UserError(f"{path} does not say how large the teacher is") from None
+        raise UserError(
+            f"{path} does not say how large the teacher is: choose a teacher whose config.json has "
+            "num_hidden_layers, hidden_size, intermediate_size and vocab_size"
+        ) from None
     cost = estimate(settings, shape, downloads)
     if cost is not None:
         low, high = cost.hours

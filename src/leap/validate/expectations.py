@@ -242,7 +242,7 @@ def validate(table: Path, suites: Sequence[Suite], docs: Path) -> list[dict[str,
 def _expectation(gx: Any, name: str, arguments: dict[str, Any]) -> Any:
     kind = getattr(gx.expectations, "".join(part.capitalize() for part in name.split("_")), None)
     if kind is None:
-        raise UserError(f"validation.expectations: Great Expectations has no {name!r}")
+        raise UserError(f"validation.expectations: Great Expectations has no {name!r}: correct its name")
     try:
         return kind(**arguments)
     except (TypeError, ValueError) as error:

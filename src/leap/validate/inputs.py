@@ -168,7 +168,7 @@ def _wanted(source: HubFiles | HubCollection | HubModel, there: list[str]) -> se
         for pattern in patterns:
             count = sum(fnmatch(name, pattern) for name in there)
             if count != 1:
-                raise UserError(f"{source.repo} has {count} files {pattern!r}, expected one")
+                raise UserError(f"{source.repo} has {count} files {pattern!r}, expected one: correct the pattern")
         return {name for name in there if any(fnmatch(name, pattern) for pattern in patterns)}
     if "config.json" not in there or not any(name.endswith(".safetensors") for name in there):
         raise UserError(
@@ -176,7 +176,10 @@ def _wanted(source: HubFiles | HubCollection | HubModel, there: list[str]) -> se
             "one form of weights that is read"
         )
     if not set(TOKENIZERS) & set(there):
-        raise UserError(f"{source.repo} at commit {source.revision} has no tokenizer ({', '.join(TOKENIZERS)})")
+        raise UserError(
+            f"{source.repo} at commit {source.revision} has no tokenizer ({', '.join(TOKENIZERS)}): choose "
+            "another model"
+        )
     return {name for name in there if any(fnmatch(name, pattern) for pattern in HUB_FILES)}
 
 

@@ -85,7 +85,8 @@ def calibrate(
     if len(unique) < least:
         raise UserError(
             f"{len(unique)} different sentences are too few: risk {demand.risk} and keep {demand.keep} at "
-            f"confidence {demand.confidence} cannot be shown with fewer than {least}, and should have thousands"
+            f"confidence {demand.confidence} cannot be shown with fewer than {least}: give more, thousands "
+            "are best"
         )
     parts = torch.randperm(len(unique), generator=torch.Generator().manual_seed(seed)).tensor_split(3)
     fitted = None

@@ -95,12 +95,12 @@ def calibrate_queries(
     if len(unique) < least:
         raise UserError(
             f"{len(unique)} different queries are too few: keep {demand.keep} at confidence "
-            f"{demand.confidence} cannot be shown with fewer than {least}, and should have hundreds"
+            f"{demand.confidence} cannot be shown with fewer than {least}: give more, hundreds are best"
         )
     if len(documents) < FEWEST_DOCUMENTS:
         raise UserError(
             f"{len(documents)} documents are too few: among fewer than {FEWEST_DOCUMENTS} a query keeps its "
-            f"nearest {NEIGHBOURS} by chance"
+            f"nearest {NEIGHBOURS} by chance: give more"
         )
     fitted = None
     if with_heads:
@@ -169,7 +169,9 @@ def measure_overlap(
     for rows, pooled in model.pooled_layers(queries, batch_size, prompt_name="query"):
         vectors[:, rows] = (pooled if heads is None else heads.mapped(pooled))[1:]
     if not (index.isfinite().all() and vectors.isfinite().all()):
-        raise UserError(f"{model.folder} gives vectors that are not finite: its weights are damaged")
+        raise UserError(
+            f"{model.folder} gives vectors that are not finite: its weights are damaged, train or fetch it again"
+        )
     full = nearest(vectors[-1], index, NEIGHBOURS)
     return torch.stack([overlap(nearest(layer, index, NEIGHBOURS), full) for layer in vectors[:-1]])
 

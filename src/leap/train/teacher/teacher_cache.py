@@ -111,7 +111,9 @@ class TeacherCache:
             # Read, not mapped: for a row of a kilobyte the system may map two megabytes (large folios).
             part = room[place * size : (place + 1) * size]
             if os.preadv(self._shards[number].fileno(), [part], int(row) * size) != size:
-                raise UserError(f"{self._shards[number].name!s} was cut while it was in use")
+                raise UserError(
+                    f"{self._shards[number].name!s} was cut while it was in use: `dvc repro` makes it again"
+                )
         return out
 
     def _open(self, folder: Path, shard: dict[str, Any]) -> FileIO:
@@ -198,7 +200,10 @@ def _write_shard(path: Path, pieces: Iterable[Halves], start: int) -> None:
             finite = np.isfinite(piece).all(axis=(1, 2))
             if not finite.all():
                 row = start + rows + int(np.argmin(finite))
-                raise UserError(f"the teacher's vector of sentence {row} of data/sentences.parquet is not finite")
+                raise UserError(
+                    f"the teacher's vector of sentence {row} of data/sentences.parquet is not finite: its "
+                    "weights are damaged, fetch it again"
+                )
             # Not ndarray.tofile, whose error on a full disk does not say that it is one.
             file.write(np.ascontiguousarray(piece).data)
             rows += len(piece)
