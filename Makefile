@@ -21,7 +21,7 @@ $(PIP) -c $(2) $(3)
 $(PIP) --no-deps --no-build-isolation -e .
 endef
 
-# Each stage is its own process: without bytecode on disk every one compiles MLflow and PyTorch anew, 7 seconds.
+# Each stage is its own process: without bytecode on disk every one compiles MLflow and PyTorch again, 7 seconds.
 unexport PYTHONDONTWRITEBYTECODE
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 export DVC_NO_ANALYTICS := 1

@@ -1,6 +1,6 @@
 """Every file that the pipeline wrote and reads again, damaged at random: refused by name, or read right.
 
-A damaged file of a cache may also be made anew; what is read is then right too.
+A damaged file of a cache may also be made again; what is read is then right too.
 """
 
 import json
@@ -78,7 +78,7 @@ def test_a_model_folder(student: Path) -> None:
 
 
 def test_a_model_folder_without_sums_is_refused_or_loads(student: Path) -> None:
-    """Without hashes a changed figure cannot be told from a right one; no damage may end in a traceback."""
+    """Without hashes a changed figure looks like a right one; no damage may end in a traceback."""
     (student / SUMS).unlink()
     for path in sorted(file for file in student.rglob("*") if file.is_file()):
         survives(path, lambda: encoded(student), named=str(student), same=lambda *_: True)
@@ -169,7 +169,7 @@ def test_the_teachers_cache(student: Path, tmp_path: Path) -> None:
 
     for name in ("shard-00000.bin", "manifest.json"):
         assert survives(cache / name, read) > 0
-        assert survives(cache / name, rebuilt, times=5) == 0  # what is damaged is computed anew
+        assert survives(cache / name, rebuilt, times=5) == 0  # what is damaged is computed again
     swapped = [TEXTS[1], TEXTS[0], *TEXTS[2:]]
     with pytest.raises(UserError, match=r"manifest.json: sentences is .* the cache belongs to another run"):
         open_teacher(cache, swapped, teacher, torch.device("cpu"), "fp32")
@@ -199,7 +199,7 @@ def test_shards_of_another_teacher(student: Path, tmp_path: Path) -> None:
 
 
 def test_an_unfinished_teachers_cache(student: Path, tmp_path: Path) -> None:
-    """What a killed run left and what was damaged since: computed anew, and the same in the end."""
+    """What a killed run left and what was damaged since: computed again, and the same in the end."""
     teacher, cache = Located(student, sha256_of(student / "model.safetensors")), tmp_path / "teacher"
     whole = build_cache(tmp_path / "right", teacher, TEXTS, [5], 32, "cpu")
     identity = {key: value for key, value in whole.items() if key not in ("shards", "checksum")}

@@ -145,7 +145,7 @@ def test_a_store_on_a_full_disk_costs_a_warning_and_the_gate_its_promotion(repos
 
 
 def still_works(project: Path, environment: Repository) -> None:
-    """Models, runs and the registry load in this place, and there is nothing to do anew."""
+    """Models, runs and the registry load in this place, and there is nothing to do again."""
     here = Repository.__new__(Repository)
     here.root = project
     code = (

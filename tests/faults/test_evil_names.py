@@ -14,7 +14,7 @@ PROJECT = Path(__file__).parents[2]
 
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
-    """A project of one variant and one seed, beside a file and a folder that nobody may touch."""
+    """A project of one variant and one seed, next to a file and a folder that nobody may touch."""
     root = tmp_path / "project"
     for name in ("src", "stages"):
         shutil.copytree(PROJECT / name, root / name, ignore=shutil.ignore_patterns("__pycache__"))
@@ -60,9 +60,9 @@ def change(root: Path, block: str, name: str) -> None:
 )
 def test_dvc_repro_does_nothing(project: Path, block: str, name: str) -> None:
     change(project, block, name)
-    told = dvc(project, "repro", expect=1)
+    output = dvc(project, "repro", expect=1)
     # DVC itself refuses some for their outputs, the first stage the others, with the name.
-    assert f"{block}.{name}: String should match pattern" in told or "output" in told
+    assert f"{block}.{name}: String should match pattern" in output or "output" in output
     assert (project.parent / "victim-1" / "precious").exists()
     assert (project.parent / "victim.parquet").exists()
     assert not list(project.rglob("PWNED"))

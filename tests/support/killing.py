@@ -5,7 +5,6 @@ import random
 import re
 import signal
 import subprocess
-import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -17,7 +16,7 @@ import psutil
 from temporary_repository import Repository
 
 STARTED = re.compile(r"Running stage '([^']+)'")
-# What DVC says where a kill came while it was writing a file of its own; tools/mend.py is the way out.
+# What DVC says where a kill came while it was writing a file of its own; docs/faults.md has the way out.
 DAMAGED = re.compile(
     r"dvc\.lock'(,? is (invalid|not valid utf-8)| validation failed)"
     r"|Unable to read RWLock-file|RWLock-file .* format error"
@@ -170,7 +169,7 @@ def _one_kill(
             assert "exited with -9" in repro.output, repro.output[-4000:]
             return Kill(item, after, "stage", signal.SIGKILL)
     if repro.process.returncode != 0:
-        _mend(repro)
+        _repair(repro)
     return None
 
 
@@ -180,14 +179,15 @@ def finish(repository: Repository, log: Path) -> None:
         repro = Repro(repository, log)
         if repro.process.wait() == 0:
             return
-        _mend(repro)
-    raise AssertionError(f"`dvc repro` failed again after it was mended:\n{repro.output[-4000:]}")
+        _repair(repro)
+    raise AssertionError(f"`dvc repro` failed again after it was repaired:\n{repro.output[-4000:]}")
 
 
-def _mend(repro: Repro) -> None:
-    """Nothing but a damaged file of DVC's own may stop a `dvc repro` after a kill; takes the way out."""
+def _repair(repro: Repro) -> None:
+    """Nothing but a damaged file of DVC's own may stop a `dvc repro` after a kill; take the way out."""
     assert DAMAGED.search(repro.output), f"`dvc repro` after a kill failed:\n{repro.output[-4000:]}"
-    assert "is removed" in repro.repository.run(sys.executable, "tools/mend.py")
+    name = ".dvc/tmp/rwlock" if "RWLock" in repro.output else "dvc.lock"
+    (repro.repository.root / name).unlink()
 
 
 def table(kills: list[Kill]) -> str:

@@ -69,7 +69,7 @@ def write_evidence(
 
 
 def write_tables(folder: Path, settings: Settings, variant: str, rows: int = 40) -> None:
-    """The tables beside the evidence: the same rows for every variant, other scores."""
+    """The tables next to the evidence: the same rows for every variant, other scores."""
     scores, own = np.linspace(0, 5, rows), np.sin(np.arange(rows) + len(variant))
     columns: dict[str, dict[str, Any]] = {
         "sts": {"score": scores, "cosine_full": scores + own, "cosine_exit": scores + 1.1 * own},

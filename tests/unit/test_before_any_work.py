@@ -34,7 +34,7 @@ def wrong(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def told(message: str) -> None:
+def check_message(message: str) -> None:
     for mistake in WRONG:
         assert f"  - {mistake}" in message
 
@@ -46,7 +46,7 @@ def test_a_stage_reads_the_settings_before_its_body(
     with pytest.raises(SystemExit) as caught:
         run_program(lambda _: pytest.fail("the body ran"), ())
     assert caught.value.code == 1
-    told(capsys.readouterr().err)
+    check_message(capsys.readouterr().err)
     assert [path.name for path in wrong.iterdir()] == ["params.yaml"]
 
 
@@ -78,7 +78,7 @@ COMMANDS = [
 def test_every_command_that_reads_settings(wrong: Path, command: list[str]) -> None:
     done = CliRunner().invoke(app, command)
     assert isinstance(done.exception, UserError), done.exception
-    told(str(done.exception))
+    check_message(str(done.exception))
     assert [path.name for path in wrong.iterdir()] == ["params.yaml"]
 
 

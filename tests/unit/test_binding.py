@@ -72,12 +72,12 @@ def test_evidence_without_a_checksum_is_refused() -> None:
 
 
 def test_evidence_of_another_model_is_refused() -> None:
-    write_checkpoint(Path("models/leap-1"), b"trained anew")
+    write_checkpoint(Path("models/leap-1"), b"trained again")
     assert "evaluations/leap-1/diagnose.json was measured on model" in refusal()
 
 
 def test_without_the_models_the_files_must_agree() -> None:
-    write_checkpoint(Path("models/leap-1"), b"trained anew")
+    write_checkpoint(Path("models/leap-1"), b"trained again")
     assert judge(models=None)["passed"]
     rewrite(LATENCY, lambda content: content.update(model="0" * 64))
     assert f"{LATENCY} was measured on model 000000000000" in refusal(models=None)

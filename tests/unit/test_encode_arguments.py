@@ -1,4 +1,4 @@
-"""`encode` beside SentenceTransformer's own, argument by argument, and what it must survive."""
+"""`encode` next to SentenceTransformer's own, argument by argument, and what it must survive."""
 
 import inspect
 import json

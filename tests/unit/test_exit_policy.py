@@ -26,7 +26,7 @@ from leap.exits.rules import (
 from leap.exits.similarity_predictors import Predictors
 from leap.models.batches import pack
 
-Twin = Callable[[Tensor], Tensor]
+Reference = Callable[[Tensor], Tensor]
 
 thresholds = st.floats(0.80, 0.97)
 generators = st.integers(0, 10_000).map(lambda seed: torch.Generator().manual_seed(seed))
@@ -48,7 +48,7 @@ def some_calibration(generator: torch.Generator, score: str, patience: int) -> C
 
 
 @st.composite
-def policies(draw: st.DrawFn) -> tuple[ExitPolicy, Twin, Twin]:
+def policies(draw: st.DrawFn) -> tuple[ExitPolicy, Reference, Reference]:
     """A policy as below, within a budget of layers or without one."""
     policy, reference, margin = draw(policies_without_budget())
     most = draw(st.none() | st.integers(1, 5))
@@ -56,7 +56,7 @@ def policies(draw: st.DrawFn) -> tuple[ExitPolicy, Twin, Twin]:
 
 
 @st.composite
-def policies_without_budget(draw: st.DrawFn) -> tuple[ExitPolicy, Twin, Twin]:
+def policies_without_budget(draw: st.DrawFn) -> tuple[ExitPolicy, Reference, Reference]:
     """A policy, its reference, and how far each row's scores are from deciding otherwise, [N]."""
     kind = draw(st.sampled_from(["converged", "patience", "predictors", "consecutive", "predicted", "fixed"]))
     rule = ExitRule(draw(thresholds), draw(st.integers(1, 5)), draw(st.integers(1, 3)))
@@ -105,7 +105,7 @@ def policies_without_budget(draw: st.DrawFn) -> tuple[ExitPolicy, Twin, Twin]:
 def test_equals_the_reference(
     tiny_model: LeapEncoder,
     sentences: list[str],
-    chosen: tuple[ExitPolicy, Twin, Twin],
+    chosen: tuple[ExitPolicy, Reference, Reference],
     size: int,
     seed: int,
 ) -> None:
@@ -125,7 +125,7 @@ def test_equals_the_reference(
 def test_a_row_does_not_depend_on_batch_order_or_neighbours(
     tiny_model: LeapEncoder,
     sentences: list[str],
-    chosen: tuple[ExitPolicy, Twin, Twin],
+    chosen: tuple[ExitPolicy, Reference, Reference],
     size: int,
     seed: int,
 ) -> None:
@@ -145,7 +145,7 @@ def test_a_row_does_not_depend_on_batch_order_or_neighbours(
 @settings(max_examples=60, deadline=None)
 @given(chosen=policies(), rows=st.integers(1, 30), generator=generators)
 def test_layer_thresholds_say_the_same_as_the_policy(
-    chosen: tuple[ExitPolicy, Twin, Twin], rows: int, generator: torch.Generator
+    chosen: tuple[ExitPolicy, Reference, Reference], rows: int, generator: torch.Generator
 ) -> None:
     policy, reference, _ = chosen
     put = policy.layer_thresholds(5)

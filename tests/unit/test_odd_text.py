@@ -86,7 +86,7 @@ def test_encoding(model: LeapEncoder, name: str) -> None:
     assert len(odd) <= 32
     np.testing.assert_allclose(vectors[0], vectors[2], atol=1e-5)
     assert layers[0] == layers[2]
-    # What stands beside an odd text is not touched by it.
+    # The neighbour of an odd text is not touched by it.
     np.testing.assert_allclose(vectors[1], model.encode("bi"), atol=1e-5)
     np.testing.assert_allclose(vectors[0], model.encode(case.raw), atol=1e-5)
 

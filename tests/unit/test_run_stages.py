@@ -48,7 +48,7 @@ def test_the_commands_are_those_that_dvc_would_run() -> None:
         "evaluate_sts.py --variant baseline --seed 1 --set software",
         "evaluate_retrieval.py --variant baseline --seed 1 --set docstrings",
     ]
-    # Each judges one checkpoint beside others, so all evaluations come before.
+    # Each judges one checkpoint against others, so all evaluations come before.
     assert steps.index(students) < steps.index(
         [
             ["python stages/gate.py --variant baseline --seed 1"],

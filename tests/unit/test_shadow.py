@@ -1,4 +1,4 @@
-"""NN@10 of the shadow, by hand and by a slow twin."""
+"""NN@10 of the shadow, by hand and by a reference implementation."""
 
 import numpy as np
 import pytest

@@ -127,21 +127,21 @@ def test_an_output_is_as_readable_as_any_other_file(tmp_path: Path) -> None:
 
 def test_a_real_full_disk(tmp_path: Path) -> None:
     with (
-        pytest.raises(StorageError) as told,
+        pytest.raises(StorageError) as caught,
         writing(tmp_path / "out.json"),
         Path("/dev/full").open("w") as full,
     ):
         full.write("x" * 100_000)
-    assert isinstance(told.value, UserError)
-    message = str(told.value)
+    assert isinstance(caught.value, UserError)
+    message = str(caught.value)
     assert message.startswith(f"{tmp_path / 'out.json'} cannot be written: No space left on device (")
     assert message.endswith("; free space, then run the same command again")
 
 
 def test_what_libraries_make_of_the_disks_answer(tmp_path: Path) -> None:
     rust = SafetensorError("Error while serializing: I/O error: File too large (os error 27)")
-    told = pytest.raises(StorageError, match=r"out cannot be written: File too large; raise .*ulimit -f")
-    with told, writing(tmp_path / "out"):
+    refused = pytest.raises(StorageError, match=r"out cannot be written: File too large; raise .*ulimit -f")
+    with refused, writing(tmp_path / "out"):
         raise rust
     damaged = SafetensorError("Error while deserializing header: header too large")
     with pytest.raises(SafetensorError), writing(tmp_path / "out"):
@@ -155,9 +155,9 @@ def test_what_libraries_make_of_the_disks_answer(tmp_path: Path) -> None:
 
 def test_an_input_that_may_not_be_read_is_not_called_the_output(tmp_path: Path) -> None:
     error = PermissionError(errno.EACCES, "Permission denied", "/elsewhere/texts.csv")
-    with pytest.raises(PermissionError) as told, whole_file(tmp_path / "out"):
+    with pytest.raises(PermissionError) as caught, whole_file(tmp_path / "out"):
         raise error
-    assert told.value is error
+    assert caught.value is error
 
 
 def test_what_is_written_has_the_mode_that_the_umask_says(tmp_path: Path) -> None:

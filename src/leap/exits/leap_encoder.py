@@ -182,7 +182,7 @@ class LeapEncoder(SentenceMethods):
 
     @property
     def paths(self) -> Paths:
-        """How batches are computed; found anew when the weights moved or changed their precision.
+        """Choose how batches are computed, again when the weights moved or changed their precision.
 
         Raises:
             UserError: the path that was asked for does not work here.

@@ -13,8 +13,8 @@ from leap.models.folder import hash_weights
 def save_bound(tensors: dict[str, Tensor], path: Path) -> None:
     """Write a safetensors file, whole or not at all, that names the sha256 of the weights in its folder."""
     metadata = {"weights": hash_weights(path.parent)}
-    with whole_file(path) as beside:
-        save_with_checksum({name: tensor.cpu() for name, tensor in tensors.items()}, beside, metadata)
+    with whole_file(path) as temporary:
+        save_with_checksum({name: tensor.cpu() for name, tensor in tensors.items()}, temporary, metadata)
 
 
 def load_bound(path: Path, shapes: dict[str, tuple[int, ...]], made_by: str) -> dict[str, Tensor]:

@@ -14,7 +14,7 @@ from leap.models.tokenizer import check_length, hash_tokenizer
 # Texts that are padded together and unpadded again.
 TOGETHER = 256
 # Files that change what transformers makes of a tokenizer.
-BESIDE = ("tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "sentence_bert_config.json")
+COMPANIONS = ("tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "sentence_bert_config.json")
 
 
 class LibraryTokenizer:
@@ -37,7 +37,7 @@ class LibraryTokenizer:
     @property
     def sha256(self) -> str:
         inside = ModelFolder.read(self._folder).transformer
-        files = [(inside / name).read_text("utf-8") if (inside / name).is_file() else "" for name in BESIDE]
+        files = [(inside / name).read_text("utf-8") if (inside / name).is_file() else "" for name in COMPANIONS]
         return sha256_of_json([hash_tokenizer(self._folder), *files])
 
     @property

@@ -24,7 +24,7 @@ CARD = "README.md"
 DENSE = "exit_head_Dense"
 # What a sentence-transformers folder has next to config.json and the weights. What speaks of exits (leap.json
 # and the files bound to these weights) means nothing in a model of another depth.
-BESIDE = (
+COMPANIONS = (
     *("tokenizer*", "special_tokens_map.json", "added_tokens.json", "vocab*", "merges.txt", "*.model"),
     *("modules.json", "sentence_*.json", "config_sentence_transformers.json", "[0-9]*_*"),
 )
@@ -78,7 +78,7 @@ def write_truncated(source: Path, layers: int, target: Path) -> None:
 
 def _write_packed(source: Path, encoder: Encoder, tokenizer: Tokenizer, target: Path) -> None:
     transformer = ModelFolder.read(source).transformer
-    for pattern in BESIDE:
+    for pattern in COMPANIONS:
         for found in source.glob(pattern):
             if found.is_dir() and found != transformer:
                 shutil.copytree(found, target / found.name)

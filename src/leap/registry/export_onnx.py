@@ -8,7 +8,7 @@ from leap.core.errors import UserError
 from leap.core.files import must_be_new, whole_folder
 from leap.models.onnx_graph import convert
 from leap.models.open_reference import first_line
-from leap.registry.export_folder import BESIDE, CARD, derived_card, write_truncated
+from leap.registry.export_folder import CARD, COMPANIONS, derived_card, write_truncated
 
 MODEL = "model.onnx"
 
@@ -45,7 +45,7 @@ def export_onnx(source: Path, layers: int, target: Path, card: str | None) -> No
                 f"{source}: PyTorch's exporter makes no ONNX of this architecture ({first_line(error)}): export "
                 "it with --to truncated"
             ) from None
-        for pattern in (*BESIDE, "config.json"):
+        for pattern in (*COMPANIONS, "config.json"):
             for found in cut.glob(pattern):
                 if found.is_file() and found.name != "modules.json":
                     shutil.copyfile(found, temporary / found.name)

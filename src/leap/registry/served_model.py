@@ -1,6 +1,6 @@
 """The registered model as MLflow loads and serves it: sentences in, vectors out, exits taken.
 
-MLflow copies this file and the `leap` package beside the weights and runs it on loading (models from code):
+MLflow copies this file and the `leap` package next to the weights and runs it on loading (models from code):
 nothing is pickled. What a caller gets wrong is answered with status 400 and one message.
 """
 
