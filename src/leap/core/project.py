@@ -11,6 +11,15 @@ from pathlib import Path
 
 
 @dataclass(frozen=True)
+class Place:
+    """The folders of one training outside the pipeline; a `Checkpoint` has the same."""
+
+    student: Path
+    training: Path
+    unfinished: Path
+
+
+@dataclass(frozen=True)
 class Checkpoint:
     """The files of one variant and seed."""
 

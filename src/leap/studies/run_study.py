@@ -66,7 +66,7 @@ def one_student(
     except ValueError as error:
         raise UserError(f"studies.{study}.variants.{student.variant.name}.exit: {error}") from None
     taken = measured(model, pairs, chosen.nn_k, chosen.batch_size)
-    training = read_json(student.training / "training.json", f"make study-{study}")
+    training = read_json(student.place.training / "training.json", f"make study-{study}")
     found = {
         "checkpoint": checkpoint_hash(student.model),
         "training": {key: training.get(key) for key in ("steps", "seconds", "loss")},

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from leap.core.errors import UserError
 from leap.core.files import read_json, sha256_of_json, sha256_of_sentences, whole_folder
-from leap.core.project import Project
+from leap.core.project import Checkpoint, Place, Project
 from leap.core.settings import Settings, VariantSettings
 from leap.core.settings.sources import ModelSource
 from leap.data.sentence_file import SentenceFile
@@ -17,7 +17,7 @@ from leap.models.locate import locate
 from leap.models.open_model import read_shape
 from leap.train.objective.layer_map import needed_teacher_layers
 from leap.train.teacher.prepare import prepare_teacher
-from leap.train.train_student import Place, copy_checkpoint, is_trained, train_student, training_identity
+from leap.train.train_student import copy_checkpoint, is_trained, train_student, training_identity
 
 log = logging.getLogger(__name__)
 
@@ -26,27 +26,12 @@ WORK = Path("studies/work")
 
 @dataclass(frozen=True)
 class Student:
-    """A model of a study: its settings, the seed of its training, and the folder of all its files."""
+    """A model of a study: its settings, the seed of its training, where that lies, and the finished model."""
 
     variant: VariantSettings
     seed: int
-    place: Path
-
-    @property
-    def student(self) -> Path:
-        return self.place / "student"
-
-    @property
-    def model(self) -> Path:
-        return self.place / "model"
-
-    @property
-    def training(self) -> Path:
-        return self.place / "training"
-
-    @property
-    def unfinished(self) -> Path:
-        return self.place / "unfinished"
+    place: Place
+    model: Path
 
 
 def students(settings: Settings, study: str) -> tuple[list[Student], dict[str, str]]:
@@ -69,11 +54,13 @@ def students(settings: Settings, study: str) -> tuple[list[Student], dict[str, s
         variant = settings.study_variant(study, name)
         # A ready checkpoint is the same for every seed.
         for seed in seeds[:1] if variant.checkpoint is not None else seeds:
-            student = Student(variant, seed, WORK / study / f"{name}-{seed}")
+            root = WORK / study / f"{name}-{seed}"
+            place = Place(root / "student", root / "training", root / "unfinished")
+            student = Student(variant, seed, place, root / "model")
             sentences = SentenceFile(Path("data/sentences.parquet"))[: block.sentences]
             if variant.checkpoint is not None:
                 try:
-                    copy_checkpoint(variant, student)
+                    copy_checkpoint(variant, place)
                 except UserError as error:
                     log.warning("%s: %s is left out: %s", study, name, error)
                     left_out[name] = str(error)
@@ -83,7 +70,7 @@ def students(settings: Settings, study: str) -> tuple[list[Student], dict[str, s
             without_calibration = variant.model_copy(
                 update={"exit": variant.exit.model_copy(update={"calibration": None})}
             )
-            finish_model(student.student, student.model, without_calibration, sentences, [])
+            finish_model(place.student, student.model, without_calibration, sentences, [])
             found.append(student)
     if not found:
         raise UserError(
@@ -95,16 +82,16 @@ def students(settings: Settings, study: str) -> tuple[list[Student], dict[str, s
 def _train(student: Student, teacher: ModelSource, sentences: Sequence[str]) -> None:
     cache = _prepare_teacher(student.variant, teacher, sentences)
     identity = training_identity(student.variant, student.seed, cache)
-    for place in (student, Project().checkpoint(student.variant.name, student.seed)):
-        if is_trained(place, identity):
-            if place is not student:
-                _copy(place, student)
-            log.info("%s is already trained from these settings, data and code", student.place)
+    for source in (student.place, Project().checkpoint(student.variant.name, student.seed)):
+        if is_trained(source, identity):
+            if source is not student.place:
+                _copy(source, student.place)
+            log.info("%s is already trained from these settings, data and code", student.place.student)
             return
-    train_student(student.variant, teacher, student.seed, sentences, cache, student, _quiet)
+    train_student(student.variant, teacher, student.seed, sentences, cache, student.place, _quiet)
 
 
-def _copy(source: Place, target: Place) -> None:
+def _copy(source: Place | Checkpoint, target: Place) -> None:
     for one, two in ((source.student, target.student), (source.training, target.training)):
         with whole_folder(two) as temporary:
             shutil.copytree(one, temporary, dirs_exist_ok=True)

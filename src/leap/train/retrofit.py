@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 from leap.core.errors import UserError
 from leap.core.files import must_be_new, whole_folder, write_with_checksum
+from leap.core.project import Place
 from leap.core.sample_sizes import NEIGHBOURS
 from leap.core.settings import VariantSettings
 from leap.core.settings.sources import LocalModel
@@ -79,25 +80,6 @@ class Training:
         return cls(epochs=10, batch_size=1024, learning_rate=2e-3, max_length=256, heads_start="zero")
 
 
-@dataclass(frozen=True)
-class Workplace:
-    """Where the unfinished training lies; a `leap.train.train_student.Place`."""
-
-    root: Path
-
-    @property
-    def student(self) -> Path:
-        return self.root / "student"
-
-    @property
-    def training(self) -> Path:
-        return self.root / "training"
-
-    @property
-    def unfinished(self) -> Path:
-        return self.root / "states"
-
-
 def hold_out(sentences: Sequence[str]) -> tuple[list[str], list[str], list[str]]:
     """Split sentences into the training text, held-out queries and held-out documents, each text in one of them.
 
@@ -156,19 +138,20 @@ def retrofit(
             "thousands, or name a smaller --batch-size"
         )
     source = LocalModel(kind="local", path=str(model))
-    place = Workplace(output.absolute().with_name(f"{output.name}.unfinished"))
+    root = output.absolute().with_name(f"{output.name}.unfinished")
+    place = Place(root / "student", root / "training", root / "states")
     length = min(training.max_length, longest)
     variant = _settings(shape, longest, training, length, device)
     layers = needed_teacher_layers(shape.layers, shape.layers, variant.loss)
-    build_cache(place.root / "teacher", locate(source), sentences, layers, length, device)
-    result = train_student(variant, source, seed, sentences, place.root / "teacher", place, lambda *_: None)
+    build_cache(root / "teacher", locate(source), sentences, layers, length, device)
+    result = train_student(variant, source, seed, sentences, root / "teacher", place, lambda *_: None)
     with whole_folder(output) as temporary:
         shutil.copytree(place.student, temporary, dirs_exist_ok=True)
         # A rule that never leaves early: `encode` gives what the model gave, until a person says otherwise.
         full = {"threshold": 1.0, "min_layer": shape.layers, "patience": 1}
         rules = {"exit": full, "query": {"layer": chosen}, "document": "full"}
         write_with_checksum(temporary / "leap.json", rules)
-    shutil.rmtree(place.root)
+    shutil.rmtree(root)
     return result
 
 

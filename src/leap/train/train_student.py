@@ -7,12 +7,13 @@ from collections.abc import Callable, Sequence
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
 from leap.core.checksums import write_sums
 from leap.core.files import read_json, sha256_of, sha256_of_json, whole_folder, write_with_checksum
+from leap.core.project import Checkpoint, Place
 from leap.core.settings import VariantSettings
 from leap.core.settings.sources import ModelSource
 from leap.core.settings.training import LossSettings, TeacherStart
@@ -38,26 +39,13 @@ log = logging.getLogger(__name__)
 CODE = ("train", "models", "core/one_thread.py")
 
 
-class Place(Protocol):
-    """Where a training writes; `leap.core.project.Checkpoint` is one."""
-
-    @property
-    def student(self) -> Path: ...
-
-    @property
-    def training(self) -> Path: ...
-
-    @property
-    def unfinished(self) -> Path: ...
-
-
 def train_student(
     variant: VariantSettings,
     teacher_source: ModelSource,
     seed: int,
     sentences: Sequence[str],
     cache_folder: Path,
-    place: Place,
+    place: Place | Checkpoint,
     on_line: Callable[[int, Line], None],
     ranks: Ranks = ALONE,
 ) -> dict[str, Any]:
@@ -135,7 +123,7 @@ def training_seconds(history: Sequence[Line], batch_size: int) -> float:
     )
 
 
-def copy_checkpoint(variant: VariantSettings, place: Place) -> dict[str, Any]:
+def copy_checkpoint(variant: VariantSettings, place: Place | Checkpoint) -> dict[str, Any]:
     """Copy a variant's ready checkpoint to where a trained student would lie."""
     assert variant.checkpoint is not None
     located = locate(variant.checkpoint)
@@ -164,7 +152,7 @@ def training_identity(variant: VariantSettings, seed: int, cache_folder: Path) -
     }
 
 
-def is_trained(place: Place, identity: dict[str, Any]) -> bool:
+def is_trained(place: Place | Checkpoint, identity: dict[str, Any]) -> bool:
     """Tell whether a student lies there that was made from the same settings, data and code."""
     record = place.training / "training.json"
     if not record.is_file():
