@@ -119,6 +119,7 @@ MISTAKES = [
     ("retrieval.docstrings.documents", 20, "retrieval.docstrings.documents: documents must be at least"),
     ("seeds", [1, 1], "seeds: names a seed twice (found [1, 1])"),
     ("variants.leap.loss", {"heads": True, "beta": 0, "epsilon": 0}, "variants.leap.loss.heads: true, but the"),
+    ("variants.elastic.student.start.frozen", 6, "variants.elastic.student.start.frozen: 6 leaves none of the 6"),
     (
         "variants.leap.loss",
         {"heads": True, "beta": 0, "late_from": 12},

@@ -91,8 +91,9 @@ class Step:
 
 def adamw(module: nn.Module, settings: TrainSettings, device: torch.device) -> torch.optim.AdamW:
     """Return AdamW over a module's parameters; biases and norms are not decayed, as is usual for BERT."""
-    decayed = [p for p in module.parameters() if p.ndim >= 2]
-    plain = [p for p in module.parameters() if p.ndim < 2]
+    trained = [p for p in module.parameters() if p.requires_grad]
+    decayed = [p for p in trained if p.ndim >= 2]
+    plain = [p for p in trained if p.ndim < 2]
     groups: list[dict[str, Any]] = [
         {"params": decayed, "weight_decay": settings.weight_decay},
         {"params": plain, "weight_decay": 0.0},

@@ -46,7 +46,7 @@ def start_student(
     if isinstance(start, GrownStart):
         return _grown(settings, start, teacher_folder), None
     if isinstance(start, TeacherStart):
-        return _taught(settings, teacher_folder), None
+        return _taught(settings, start.frozen, teacher_folder), None
     if not isinstance(start, ColdStart):
         folder = locate(start).folder
         started = _fitting(Encoder.load(folder, settings.layers), settings, folder)
@@ -211,10 +211,19 @@ def _grown(settings: StudentSettings, start: GrownStart, teacher_folder: Path) -
     return encoder
 
 
-def _taught(settings: StudentSettings, teacher_folder: Path) -> Encoder | ReferenceEncoder:
+def _taught(settings: StudentSettings, frozen: int, teacher_folder: Path) -> Encoder | ReferenceEncoder:
     teacher = open_model(teacher_folder).encoder
     if isinstance(teacher, Encoder):
-        return _fitting(teacher, settings, teacher_folder)
+        encoder = _fitting(teacher, settings, teacher_folder)
+        if frozen:
+            encoder.requires_grad_(False)
+            encoder.layers[frozen:].requires_grad_(True)
+        return encoder
+    if frozen:
+        raise UserError(
+            f"student.start.frozen: {frozen}, but only models of the BERT family keep layers as they are, not "
+            f"{teacher_folder}: set it to 0"
+        )
     for key in ("layers", "width"):
         own, wanted = getattr(teacher.config, key), getattr(settings, key)
         if own != wanted:

@@ -17,7 +17,7 @@ from leap.core.project import Checkpoint, Place
 from leap.core.settings import VariantSettings
 from leap.core.settings.sources import ModelSource
 from leap.core.settings.training import LossSettings, TeacherStart
-from leap.models.device import resolve_device
+from leap.models.device import resolve_device, training_precision
 from leap.models.exit_heads import ExitHeads
 from leap.models.find import CHANGING
 from leap.models.locate import locate
@@ -67,7 +67,8 @@ def train_student(
     state = TrainingState(place.unfinished, identity, variant.train.keep_checkpoints)
     teacher = locate(teacher_source)
     device = ranks.device(resolve_device(variant.train.device))
-    cache = open_teacher(cache_folder, sentences, teacher, device, variant.train.precision)
+    train = variant.train.model_copy(update={"precision": training_precision(variant.train.precision, device)})
+    cache = open_teacher(cache_folder, sentences, teacher, device, train.precision)
     tokenizer_folder = student_tokenizer_folder(variant.student, teacher.folder)
     start = open_model(tokenizer_folder, variant.train.max_length)
     text = TokenizedText.cached(cache_folder.with_name("tokens"), sentences, start.tokenizer)
@@ -78,10 +79,10 @@ def train_student(
         with torch.no_grad():
             loss.projection.get_parameter("weight").copy_(projection)
     _start_heads(loss, variant, cache, len(sentences), device)
-    trainer = Trainer(encoder, loss, variant.train, text, sentences, cache, seed, device, ranks)
+    trainer = Trainer(encoder, loss, train, text, sentences, cache, seed, device, ranks)
     log.info(
-        "%s: %d sentences of %.1f tokens on average, %d steps on %s",
-        *(variant.name, len(sentences), text.lengths.mean(), trainer.steps, device),
+        "%s: %d sentences of %.1f tokens on average, %d steps on %s in %s",
+        *(variant.name, len(sentences), text.lengths.mean(), trainer.steps, device, train.precision),
     )
     history = trainer.train(state, on_line)
     if not ranks.first:

@@ -44,6 +44,9 @@ def variant_contradictions(blocks: Content, ready: bool) -> list[str]:
             f"loss.anchor: {anchor} keeps full depth near the weights that the training starts from, which needs "
             f"student.start {{kind: teacher}}, not {start}"
         )
+    frozen = number(blocks, "student.start.frozen")
+    if frozen is not None and frozen >= depth:
+        mistakes.append(f"student.start.frozen: {frozen} leaves none of the {depth} layers to train")
     mistakes += _heads(blocks, depth)
     minimum, gap = number(blocks, "exit.min_layer"), number(blocks, "exit.patience")
     if minimum is not None and minimum > depth:

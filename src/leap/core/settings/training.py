@@ -26,6 +26,9 @@ class TeacherStart(Block):
     """The teacher's own weights in the teacher's shape: a retrofit, which teaches a model to exit."""
 
     kind: Literal["teacher"]
+    # The embeddings and so many first layers stay as they are: with little text full depth then moves hardly, and
+    # a step costs less.
+    frozen: int = Field(default=0, ge=0)
 
 
 Start = Annotated[ColdStart | GrownStart | TeacherStart | ModelSource, Field(discriminator="kind")]
@@ -97,7 +100,8 @@ class LossSettings(Block):
     # The heads before the first step: nothing added (zero), or the map from each layer to the last one by ridge
     # regression on the training text, for a student that starts as its teacher.
     heads_start: Literal["zero", "ridge"] = "zero"
-    # Weight of the contrastive term at every layer below the last, through its head where there are heads.
+    # Weight of the contrastive term at every layer below the last, through its head where there are heads; its
+    # layers weigh as those of the exit loss.
     exit_contrast: Weight = 0.0
     # What an exited vector is compared with there: exited vectors, or the batch's full-depth vectors (an index).
     exit_contrast_with: Literal["exits", "final"] = "exits"
@@ -145,7 +149,8 @@ class TrainSettings(Block):
     weight_decay: Weight
     max_grad_norm: Annotated[float, Field(gt=0.0)]
     max_length: int = Field(ge=8)
-    precision: Literal["fp32", "bf16"]
+    # auto: bf16 where it is the faster one, on CUDA and on a CPU with matrix units for it (AMX).
+    precision: Literal["auto", "fp32", "bf16"]
     device: str = Field(pattern=r"^(auto|cpu|cuda(:\d+)?)$")
     # auto: cached, unless the cache would take more than 20 GB.
     teacher: Literal["auto", "cached", "online"]

@@ -138,14 +138,15 @@ class LeapLoss(Objective):
         return value
 
     def _exit_contrast(self, exited: Tensor, teacher_final: Tensor) -> Tensor:
-        """The contrastive term at every layer below the last, their mean.
+        """The contrastive term at every layer below the last, their mean by the exit loss's weights.
 
         Against full depth its gradient is stopped there: the exits follow the index, it does not follow them.
         """
         loss = self.settings
         gathered = self.gather(exited.transpose(0, 1)).transpose(0, 1)
         index = gathered[-1].detach() if loss.exit_contrast_with == "final" else None
-        return terms.contrastive_loss(gathered[:-1], self.gather(teacher_final), loss.tau_c, index)
+        teacher, weights = self.gather(teacher_final), self.own_exit_weights
+        return terms.contrastive_loss(gathered[:-1], teacher, loss.tau_c, index, weights)
 
     def _margins(self, layers: Tensor, target: Tensor, weights: Tensor) -> Tensor:
         loss = self.settings

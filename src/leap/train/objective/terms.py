@@ -59,7 +59,9 @@ def exit_loss(
     return (weights[:, None] * margin(gaps, kind, slope)).mean()
 
 
-def contrastive_loss(student: Tensor, teacher: Tensor, tau_c: float, index: Tensor | None = None) -> Tensor:
+def contrastive_loss(
+    student: Tensor, teacher: Tensor, tau_c: float, index: Tensor | None = None, weights: Tensor | None = None
+) -> Tensor:
     """KL(softmax(S_s / tau_c) || softmax(S_t / tau_c)) over the batch's similarities, without the diagonal.
 
     Args:
@@ -68,10 +70,12 @@ def contrastive_loss(student: Tensor, teacher: Tensor, tau_c: float, index: Tens
         teacher: [B, D_t], the same sentences.
         tau_c: temperature.
         index: [B, D], the vectors that the student's are compared with; its own if None.
+        weights: of the layers that come first, mean 1; all alike if None.
     """
     log_student = _log_similarities(student, student if index is None else index, tau_c)
     log_teacher = _log_similarities(teacher, teacher, tau_c)
-    return (log_student.exp() * (log_student - log_teacher)).sum(-1).mean()
+    divergence = (log_student.exp() * (log_student - log_teacher)).sum(-1).mean(-1)
+    return divergence.mean() if weights is None else (weights * divergence).mean()
 
 
 def late_loss(layers: Tensor, final: Tensor) -> Tensor:
