@@ -37,7 +37,10 @@ def settings(tmp_path: Path, tiny_folder: Path, sentences: list[str], monkeypatc
     pd.DataFrame(sides).to_parquet("data/similarity/software.parquet")
     study = {
         "description": "the loss taken apart",
-        "variants": {name: {"description": name, "loss": loss} for name, loss in LOSSES.items()},
+        "variants": {
+            **{name: {"description": name, "loss": loss} for name, loss in LOSSES.items()},
+            "gone": {"description": "a ready model", "checkpoint": {"kind": "local", "path": "nowhere"}},
+        },
         "thresholds": [0.9],
         "widths": [0.5],
         "weights": ["fp16"],
@@ -63,6 +66,8 @@ def test_every_loss_is_trained_measured_and_a_nested_run(settings: Settings) -> 
     )
     content = run_study(settings, "parts")
     assert not Path("studies/work/teachers").exists()  # the pipeline's teacher serves
+    (why,) = content["left_out"].values()  # and the others are measured
+    assert "model folder nowhere does not exist" in why
     rows = {name: variant["seeds"]["1"] for name, variant in content["variants"].items()}
     assert set(rows) == set(LOSSES)
     assert len({row["checkpoint"] for row in rows.values()}) == len(LOSSES)  # each loss trains another student

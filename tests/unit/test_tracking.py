@@ -448,6 +448,14 @@ def test_a_deleted_experiment_is_restored(project: Path, caplog: pytest.LogCaptu
     again.create_run("x", {})
 
 
+def test_an_experiment_that_was_created_by_hand_gets_the_view(project: Path) -> None:
+    client = Tracking.open(SETTINGS).client
+    assert client is not None
+    by_hand = client.create_experiment("by hand")
+    Tracking.open(made_settings(tracking={"experiment": "by hand"}))
+    assert "mlflow.sharedViewState.leap" in client.get_experiment(by_hand).tags
+
+
 OPEN = """
 import sys
 from made_evidence import made_settings

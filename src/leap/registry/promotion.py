@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -71,7 +71,7 @@ def synchronise(settings: Settings, project: Project, required: bool = False) ->
         for item in sorted(verdicts, key=lambda item: bool(item.content and _counts(item.content))):
             standing = _agree(tracking, item, promoting)
             if standing is not None:
-                standings[item.checkpoint.name] = standing.as_json()
+                standings[item.checkpoint.name] = asdict(standing)
         with tracking.locked("runs"):
             log_data(tracking, project)
             log_report(tracking, project)

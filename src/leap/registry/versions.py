@@ -44,23 +44,15 @@ class Standing:
     aliases: list[str]
     decision: str
 
-    def as_json(self) -> dict[str, Any]:
-        """Return the form of a stage's last line."""
-        return {"version": self.version, "aliases": self.aliases, "decision": self.decision}
-
 
 @dataclass(frozen=True)
-class Registered:
+class Registered(Standing):
     """A version as `leap history` shows it; `events` are (time, what happened) of its days as champion."""
 
-    version: int
     name: str
-    model: str
-    aliases: list[str]
     primary: str
     passed: bool
     created: str
-    decision: str
     events: list[tuple[str, str]]
 
 
@@ -184,18 +176,26 @@ class _Registry:
         self._client = tracking.client
         self.name = tracking.settings.registered_model
 
+    def versions(self) -> list[ModelVersion]:
+        """Return every version with its tags and aliases of now, the newest first."""
+        found = self._client.search_model_versions(f"name = '{self.name}'")
+        held = self._client.get_registered_model(self.name).aliases if found else {}
+        for version in found:  # the search leaves them out
+            version.aliases = [alias for alias, number in held.items() if str(number) == str(version.version)]
+        return sorted(found, key=lambda version: -int(version.version))
+
     def find(self, identity: dict[str, str]) -> ModelVersion | None:
-        clauses = [f"name = '{self.name}'", *(f"tags.`{key}` = '{value}'" for key, value in identity.items())]
-        versions = self._client.search_model_versions(" and ".join(clauses))
-        return min(versions, key=lambda version: int(version.version), default=None)
+        return next((item for item in reversed(self.versions()) if identity.items() <= item.tags.items()), None)
+
+    def holder(self, alias: str) -> ModelVersion | None:
+        return next((version for version in self.versions() if alias in version.aliases), None)
 
     def register(self, logged: Logged) -> ModelVersion:
-        if not self._client.search_registered_models(f"name = '{self.name}'"):
-            try:
-                self._client.create_registered_model(self.name, description=ABOUT)
-            except StoreError as error:
-                if error.code != "RESOURCE_ALREADY_EXISTS":  # somebody else just created it on the same server
-                    raise
+        try:
+            self._client.create_registered_model(self.name, description=ABOUT)
+        except StoreError as error:
+            if error.code != "RESOURCE_ALREADY_EXISTS":
+                raise
         return self._client.create_model_version(
             self.name,
             source=f"models:/{logged.model}",
@@ -238,10 +238,11 @@ class _Registry:
             if better:
                 self.crown(version, f"became champion: {reason}")
             else:
-                self._place_candidate(version, f"stays out: {reason}")
+                self.tag(version, {"leap.decision": f"stays out: {reason}"})
+                self._place_candidate(version)
 
     def crown(self, version: ModelVersion, decision: str) -> None:
-        """Make a version champion and the present champion previous."""
+        """Make the present champion `previous`, then a version champion."""
         champion = self.holder(CHAMPION)
         replaced = {} if champion is None else {"leap.replaces": str(champion.version)}
         events = _events(version)
@@ -249,57 +250,52 @@ class _Registry:
             events.append((datetime.now(UTC).isoformat(timespec="milliseconds"), decision))
         self.tag(version, {**replaced, "leap.events": json.dumps(events)})
         if champion is not None:
-            self.alias(PREVIOUS, champion)
-        self.alias(CHAMPION, version)
+            self.alias(PREVIOUS, champion.version)
+        self.alias(CHAMPION, version.version)
         self.drop(CANDIDATE, version)
         self.tag(version, {"leap.decision": decision})
 
     def repair(self) -> None:
         """Undo half a change of champions, which a kill left: `previous` is never the champion itself."""
-        champion, previous = self.holder(CHAMPION), self.holder(PREVIOUS)
+        champion = self.holder(CHAMPION)
         if champion is None:
             return
         self.drop(CANDIDATE, champion)
-        if previous is None or champion.version != previous.version:
-            return
-        before = champion.tags.get("leap.replaces")
-        if before is None or before == str(champion.version):
-            self.drop(PREVIOUS, champion)
-        else:
-            self._client.set_registered_model_alias(self.name, PREVIOUS, before)
+        if PREVIOUS in champion.aliases:
+            before = champion.tags.get("leap.replaces", champion.version)
+            if str(before) == str(champion.version):
+                self.drop(PREVIOUS, champion)
+            else:
+                self.alias(PREVIOUS, before)
 
     def standing(self, number: str) -> Standing:
-        version = self._client.get_model_version(self.name, number)
-        held = sorted(alias for alias, holder in self._aliases().items() if holder == str(number))
-        return Standing(int(number), held, version.tags.get("leap.decision") or "registered")
+        return next(
+            Standing(item.version, item.aliases, item.decision)
+            for item in self.history()
+            if str(item.version) == str(number)
+        )
 
     def history(self) -> list[Registered]:
-        versions = list(self._client.search_model_versions(f"name = '{self.name}'"))
-        held = self._aliases() if versions else {}
         return [
             Registered(
                 version=int(version.version),
+                aliases=sorted(version.aliases),
+                decision=version.tags.get("leap.decision") or "registered",
                 name=f"{version.tags.get('leap.variant')}-{version.tags.get('leap.seed')}",
-                model=version.tags.get("leap.model", ""),
-                aliases=sorted(alias for alias, number in held.items() if number == str(version.version)),
                 primary=f"{version.tags.get('leap.primary_metric')} {version.tags.get('leap.primary_value')}",
                 passed=version.tags.get("leap.passed") == "true",
                 created=datetime.fromtimestamp(version.creation_timestamp / 1000, UTC).isoformat("T", "seconds"),
-                decision=version.tags.get("leap.decision") or "registered",
                 events=_events(version),
             )
-            for version in sorted(versions, key=lambda version: -int(version.version))
+            for version in self.versions()
         ]
 
-    def holder(self, alias: str) -> ModelVersion | None:
-        number = self._aliases().get(alias)
-        return self._client.get_model_version(self.name, number) if number else None
-
-    def alias(self, alias: str, version: ModelVersion) -> None:
-        self._client.set_registered_model_alias(self.name, alias, str(version.version))
+    def alias(self, alias: str, number: str) -> None:
+        self._client.set_registered_model_alias(self.name, alias, str(number))
 
     def drop(self, alias: str, version: ModelVersion) -> None:
-        if self._aliases().get(alias) == str(version.version):
+        holder = self.holder(alias)
+        if holder is not None and holder.version == version.version:
             self._client.delete_registered_model_alias(self.name, alias)
 
     def tag(self, version: ModelVersion, tags: dict[str, str]) -> None:
@@ -308,23 +304,13 @@ class _Registry:
                 self._client.set_model_version_tag(self.name, version.version, key, value)
                 version.tags[key] = value
 
-    def _place_candidate(self, version: ModelVersion, decision: str) -> None:
+    def _place_candidate(self, version: ModelVersion) -> None:
         """Make the newest version that passes and was never champion `candidate`."""
-        self.tag(version, {"leap.decision": decision})
         newest, previous = self.holder(CANDIDATE), self.holder(PREVIOUS)
         if previous is not None and previous.version == version.version:
             return
         if newest is None or int(newest.version) < int(version.version):
-            self.alias(CANDIDATE, version)
-
-    def _aliases(self) -> dict[str, str]:
-        try:
-            aliases = self._client.get_registered_model(self.name).aliases
-        except StoreError as error:
-            if error.code != "RESOURCE_DOES_NOT_EXIST":
-                raise
-            return {}
-        return {name: str(number) for name, number in aliases.items()}
+            self.alias(CANDIDATE, version.version)
 
 
 def _events(version: ModelVersion) -> list[tuple[str, str]]:

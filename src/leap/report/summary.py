@@ -13,16 +13,12 @@ from leap.gate.verdict import role
 from leap.report.average import average
 
 Checkpoint = tuple[str, int]
-# What else of diagnose.json the report shows.
+# What of diagnose.json and of latency.json the report shows.
 EXAMINED = (
-    "adaptive",
-    "by_length",
-    "strategies",
-    "sweep",
-    "recommended",
-    "teacher",
-    "contraction_median",
+    *("depth", "n", "exit_rule", "monotonic", "layers", "exit", "oracle", "truncation", "query_layer", "start"),
+    *("adaptive", "by_length", "strategies", "sweep", "recommended", "teacher", "contraction_median"),
 )
+TIMED = ("speed_up", "speed_up_ci95", "floor", "protocol")
 
 
 def summarise(
@@ -68,39 +64,26 @@ def summarise(
 
 
 def one_checkpoint(evidence: Evidence, verdict: dict[str, Any] | None, settings: Settings) -> dict[str, Any]:
-    diagnose = evidence.diagnose or {}
+    diagnose, latency = evidence.diagnose or {}, evidence.latency or {}
     pairs = {name: body(evidence.sts.get(name)) for name in settings.similarity}
     primary = pairs[settings.evaluation.primary_set]
-    at_query_layer = query_row(evidence.latency or {}) or {}
+    at_query_layer = query_row(latency) or {}
     if verdict is not None and verdict["checkpoint"] != evidence.checkpoint:
         verdict = None
     return {
         "checkpoint": evidence.checkpoint,
-        "depth": diagnose.get("depth"),
-        "n": diagnose.get("n"),
         "diagnosis": diagnose.get("verdict"),
-        "exit_rule": diagnose.get("exit_rule"),
-        "monotonic": diagnose.get("monotonic"),
-        "layers": diagnose.get("layers"),
-        "exit": diagnose.get("exit"),
-        "oracle": diagnose.get("oracle"),
-        "truncation": diagnose.get("truncation"),
         **{key: diagnose.get(key) for key in EXAMINED},
         "rivals": (verdict or {}).get("rivals"),
         "sts": {**(primary or {"spearman_full": None, "spearman_exit": None}), "sets": pairs},
         "retrieval": {name: body(evidence.retrieval.get(name)) for name in settings.retrieval},
         "gate": verdict and {key: verdict[key] for key in ("passed", "checks", "primary_metric")},
-        "latency": (evidence.latency or {}).get("rows"),
-        "latency_by_layer": (evidence.latency or {}).get("by_layer"),
-        "latency_by_threshold": (evidence.latency or {}).get("by_threshold"),
-        "speed_up": (evidence.latency or {}).get("speed_up"),
-        "speed_up_ci95": (evidence.latency or {}).get("speed_up_ci95"),
-        "query_layer": diagnose.get("query_layer"),
+        "latency": latency.get("rows"),
+        "latency_by_layer": latency.get("by_layer"),
+        "latency_by_threshold": latency.get("by_threshold"),
+        **{key: latency.get(key) for key in TIMED},
         "query_speed_up": at_query_layer.get("speed_up"),
         "query_speed_up_ci95": at_query_layer.get("speed_up_ci95"),
-        "start": diagnose.get("start"),
-        "floor": (evidence.latency or {}).get("floor"),
-        "protocol": (evidence.latency or {}).get("protocol"),
     }
 
 

@@ -282,6 +282,8 @@ def _experiment(client: MlflowClient, name: str, place: str | None) -> Any:
     if experiment.lifecycle_stage == "deleted":
         logger.warning("MLflow's experiment %s was deleted there: it is restored", name)
         client.restore_experiment(experiment.experiment_id)
+    for key in EXPERIMENT_TAGS.keys() - experiment.tags.keys():  # one that somebody else created
+        client.set_experiment_tag(experiment.experiment_id, key, EXPERIMENT_TAGS[key])
     return experiment
 
 
