@@ -6,11 +6,43 @@ Each of the two is "full" (all layers), "calibrated" (the tested thresholds), {"
 exit rule {"threshold": theta, "min_layer": l, "patience": k}; one that is left out leaves as `encode` does.
 """
 
+import json
+from pathlib import Path
 from typing import Any
 
+from leap.core.errors import UserError
+from leap.core.files import CHANGED, has_wrong_checksum
 from leap.exits.rules import ExitRule
 
 INPUT_TYPES = ("query", "document")
+# The paper's values (Appendix L), for a folder that says nothing itself.
+PAPER_RULE = ExitRule(threshold=0.95, min_layer=6, patience=1)
+
+
+def read_rules(folder: Path, depth: int) -> tuple[ExitRule, dict[str, dict[str, Any]]]:
+    """Read the folder's leap.json; without it the exit rule is the paper's, made to fit the depth.
+
+    Returns:
+        The exit rule of `encode`, and the arguments of `encode` for queries and documents (`input_rules`).
+
+    Raises:
+        UserError: leap.json is not well-formed, or a rule does not fit the depth.
+    """
+    path = folder / "leap.json"
+    if not path.exists():
+        return ExitRule(PAPER_RULE.threshold, min(PAPER_RULE.min_layer, depth), PAPER_RULE.patience), {}
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(content, dict):
+            raise TypeError("expected an object with the key `exit`")
+        if has_wrong_checksum(content):
+            raise UserError(f"{path} {CHANGED}: if you set another rule on purpose, take its `checksum` out")
+        rule = ExitRule(**content["exit"])
+        rule.check_depth(depth)
+        others = input_rules(content, depth)
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise UserError(f"{path} does not hold an exit rule for {depth} layers ({error}): correct it") from None
+    return rule, others
 
 
 def input_rules(content: dict[str, Any], depth: int) -> dict[str, dict[str, Any]]:

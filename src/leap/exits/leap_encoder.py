@@ -1,28 +1,20 @@
 """`LeapEncoder`: sentence vectors with early exit, by SentenceTransformer's arguments."""
 
-import json
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import cached_property
+from collections.abc import Iterable, Iterator, Sequence
 from operator import index
 from pathlib import Path
-from threading import Lock
 from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor
 
 from leap.core.errors import UserError
-from leap.core.files import CHANGED, has_wrong_checksum
-from leap.exits.calibration import Calibration
-from leap.exits.input_rules import input_rules
-from leap.exits.observer import Observer
+from leap.exits.input_rules import read_rules
+from leap.exits.leaving import InputType, Leaving, Strategy
 from leap.exits.output import Precision, check_precision, convert, finish
-from leap.exits.paths import PathName, Paths, check_name
-from leap.exits.policy import ByPredictors, Calibrated, ExitPolicy, Fixed, Patient, capped
-from leap.exits.rules import ExitRule, at_layers, near_final
+from leap.exits.paths import PathName, check_name
 from leap.exits.sentence_methods import SentenceMethods
-from leap.exits.similarity_predictors import Predictors
 from leap.models.batches import Batch
 from leap.models.device import dtype_of, resolve_device
 from leap.models.exit_heads import ExitHeads
@@ -37,17 +29,8 @@ from leap.models.walk import Walkable
 
 log = logging.getLogger(__name__)
 
-Strategy = Literal["converged", "patience", "predictors", "calibrated", "full", "fixed", "near_final"]
 
-InputType = Literal["query", "document"]
-
-Leave = Callable[[Batch], tuple[Tensor, Tensor]]
-
-# The paper's values (Appendix L), for a folder that says nothing itself.
-PAPER_RULE = ExitRule(threshold=0.95, min_layer=6, patience=1)
-
-
-class LeapEncoder(SentenceMethods):
+class LeapEncoder(Leaving, SentenceMethods):
     """A sentence encoder that stops when a sentence's vector has stopped moving.
 
     Example:
@@ -90,6 +73,7 @@ class LeapEncoder(SentenceMethods):
             ValueError: an argument is not supported.
         """
         check_name(path)
+        super().__init__()
         self.folder = find_model(model_name_or_path, revision)
         self.device = resolve_device(device or "auto")
         opened = open_model(self.folder)
@@ -103,15 +87,11 @@ class LeapEncoder(SentenceMethods):
         self.rule, self.input_rules = read_rules(self.folder, self.depth)
         self.normalizes = opened.normalizes
         heads = ExitHeads.load(self.folder, self.depth, self.width)
-        # What leaves early goes through them; None where the layers' own vectors leave.
         self.heads = heads and heads.to(self.device)
         self.prompts = Prompts.load(self.folder, prompts, default_prompt_name)
         self.truncate_dim = truncate_dim
         self.path = path
-        self._paths: Paths | None = None
-        self._lock = Lock()
-        # Counts what encode does; leap.serve.
-        self.monitor: Observer | None = None
+        self.monitor = None
 
     def __repr__(self) -> str:
         rule = self.rule
@@ -122,16 +102,6 @@ class LeapEncoder(SentenceMethods):
         )
 
     @property
-    def depth(self) -> int:
-        """L."""
-        return self.encoder.config.layers
-
-    @property
-    def width(self) -> int:
-        """D, the dimensions of a vector."""
-        return self.encoder.config.width
-
-    @property
     def max_seq_length(self) -> int:
         """The longest text in tokens, special tokens included; what is longer is cut. It can be set."""
         return self.tokenizer.max_length
@@ -139,16 +109,6 @@ class LeapEncoder(SentenceMethods):
     @max_seq_length.setter
     def max_seq_length(self, length: int) -> None:
         self.tokenizer.max_length = _whole_number("max_seq_length", length)
-
-    @cached_property
-    def predictors(self) -> Predictors:
-        """The folder's predictors; reading them raises UserError where there are none for these weights."""
-        return Predictors.load(self.folder, self.depth, self.width).to(self.device)
-
-    @cached_property
-    def calibration(self) -> Calibration:
-        """The folder's calibration; reading it raises UserError where there is none for these weights."""
-        return Calibration.load(self.folder, self.depth).to(self.device)
 
     def to(self, device: str) -> "LeapEncoder":
         """Moves the model to a device: cpu, cuda, cuda:N or auto.
@@ -179,46 +139,6 @@ class LeapEncoder(SentenceMethods):
     def bfloat16(self) -> "LeapEncoder":
         """Weights in bfloat16; as `half`."""
         return self._cast(torch.bfloat16)
-
-    @property
-    def paths(self) -> Paths:
-        """Choose how batches are computed, again when the weights moved or changed their precision.
-
-        Raises:
-            UserError: the path that was asked for does not work here.
-        """
-        with self._lock:
-            paths = self._paths
-            if paths is None or paths.encoder is not self.encoder or paths.moved():
-                self._paths = paths = Paths(self.encoder, self.path)
-            return paths
-
-    @torch.inference_mode()
-    def warm_up(
-        self,
-        batch_sizes: Sequence[int] = (1, 32),
-        lengths: Sequence[int] = (16, 32, 64),
-        *,
-        strategy: Strategy = "converged",
-        **exits: Any,
-    ) -> None:
-        """Compiles and captures now what `encode` would on first use; on a CPU there is nothing to do.
-
-        Args:
-            batch_sizes: the batches that will come: rows,
-            lengths: and tokens of their longest row; every combination.
-            strategy: as in `encode`, and so are threshold, min_layer, patience, layer and pabee_patience.
-            exits: those.
-
-        Raises:
-            UserError: the path that was asked for does not work here.
-        """
-        layer, pabee_patience = exits.pop("layer", None), exits.pop("pabee_patience", 2)
-        self._check_strategy(strategy, layer)
-        policy = self._policy(strategy, self.rule.changed(**exits), layer, pabee_patience)
-        for rows in batch_sizes:
-            for length in lengths:
-                self.paths.warm(rows, min(length, self.tokenizer.max_length), policy)
 
     @torch.inference_mode()
     def encode(
@@ -331,35 +251,6 @@ class LeapEncoder(SentenceMethods):
             result, layers = result[0], int(layers[0])
         return (result, layers) if return_exit_layers else result
 
-    def leave_by(
-        self,
-        *,
-        strategy: Strategy | None = None,
-        threshold: float | None = None,
-        min_layer: int | None = None,
-        patience: int | None = None,
-        layer: int | None = None,
-        pabee_patience: int = 2,
-        max_layer: int | None = None,
-        input_type: InputType | None = None,
-    ) -> Leave:
-        """Prepare what computes a batch: pooled vectors [B, D], not normalised, and exit layers [B].
-
-        The arguments, and what is raised, are those of `encode`.
-        """
-        if strategy is None and (threshold, min_layer, patience, layer) == (None, None, None, None):
-            said = self.input_rules.get(input_type or "", {})
-            strategy, layer = said.get("strategy"), said.get("layer")
-            threshold, min_layer, patience = (said.get(name) for name in ("threshold", "min_layer", "patience"))
-        strategy = strategy or "converged"
-        rule = self.rule.changed(threshold, min_layer, patience)
-        self._check_strategy(strategy, layer)
-        if strategy == "near_final":
-            if max_layer is not None:
-                raise ValueError("strategy near_final computes all layers: leave out max_layer")
-            return self._oracle(rule.threshold, 1 if min_layer is None else min_layer)
-        return self._exits(capped(self._policy(strategy, rule, layer, pabee_patience), max_layer, self.depth))
-
     @torch.inference_mode()
     def pooled_layers(
         self,
@@ -389,33 +280,11 @@ class LeapEncoder(SentenceMethods):
         """Zeros at full depth: the mean over no tokens, as sentence-transformers computes it."""
         return torch.zeros(rows, self.width, device=self.device), torch.full((rows,), self.depth)
 
-    def returned(self, pooled: Tensor) -> Tensor:
-        """Return what an exit at each layer gives, [L + 1, N, D] pooled layers to the same: through the heads."""
-        return pooled if self.heads is None else self.heads.to(pooled.device).mapped(pooled)
-
     def _batches(
         self, texts: list[str], prompt: str | None, batch_size: int, show: bool
     ) -> Iterator[tuple[list[int], Batch]]:
         for rows, batch in text_batches(self.tokenizer, texts, prompt, batch_size, show):
             yield rows, batch.to(self.device)
-
-    def _observe(
-        self,
-        monitor: Observer,
-        policy: ExitPolicy,
-        batch: Batch,
-        vectors: Tensor,
-        exits: Tensor,
-        similarities: dict[int, Tensor],
-    ) -> None:
-        """Tells the monitor of a batch that exited; rows that it samples are computed to full depth too."""
-        chosen = torch.tensor(monitor.sample(batch.rows))
-        if not chosen.any():
-            monitor.record(policy, exits, similarities)
-            return
-        shadowed, _ = batch.keep(chosen, batch.ids[:, None])
-        exited = vectors[chosen.to(vectors.device)]
-        monitor.record(policy, exits, similarities, exited, self.encoder(shadowed))
 
     def _cast(self, dtype: torch.dtype) -> "LeapEncoder":
         if self.quantize is not None:
@@ -443,52 +312,6 @@ class LeapEncoder(SentenceMethods):
         wanted = self.truncate_dim if truncate_dim is None else truncate_dim
         return width if wanted is None else min(_whole_number("truncate_dim", wanted), width)
 
-    def _policy(self, strategy: Strategy, rule: ExitRule, layer: int | None, pabee_patience: int) -> ExitPolicy:
-        if strategy in ("full", "fixed"):
-            return Fixed(layer or self.depth)
-        if strategy == "calibrated":
-            return Calibrated(self.calibration)
-        rule.check_depth(self.depth)
-        if strategy == "predictors":
-            return ByPredictors(self.predictors, rule.threshold, rule.min_layer)
-        if strategy == "patience":
-            patient = Patient(rule, pabee_patience)
-            patient.check_depth(self.depth)
-            return patient
-        return rule
-
-    def _check_strategy(self, strategy: str, layer: int | None) -> None:
-        if strategy not in get_args(Strategy):
-            raise ValueError(f"strategy {strategy!r} is none of {', '.join(get_args(Strategy))}")
-        if (strategy == "fixed") != (layer is not None):
-            raise ValueError("layer goes with strategy='fixed', and only with it")
-        if layer is not None and not 1 <= layer <= self.depth:
-            raise ValueError(f"layer {layer} is not a layer of this model: 1 to {self.depth}")
-
-    def _exits(self, policy: ExitPolicy) -> Leave:
-        def leave(batch: Batch) -> tuple[Tensor, Tensor]:
-            monitor = self.monitor
-            similarities: dict[int, Tensor] | None = None if monitor is None else {}
-            vectors, exits = self.paths.exits(batch, policy, similarities)
-            mapped = vectors if self.heads is None else self.heads.at_exits(vectors, exits)
-            if monitor is not None and isinstance(policy, Fixed):
-                monitor.bypass(batch.rows)
-            elif monitor is not None:
-                self._observe(monitor, policy, batch, mapped, exits, similarities or {})
-            return mapped, exits
-
-        return leave
-
-    def _oracle(self, threshold: float, min_layer: int) -> Leave:
-        ExitRule(threshold, min_layer).check_depth(self.depth)
-
-        def leave(batch: Batch) -> tuple[Tensor, Tensor]:
-            pooled = self.returned(self.encoder(batch))
-            exits = near_final(pooled, threshold, min_layer)
-            return at_layers(pooled, exits), exits.cpu()
-
-        return leave
-
 
 def _whole_number(name: str, value: object) -> int:
     """An argument as an int, numpy's too.
@@ -503,29 +326,3 @@ def _whole_number(name: str, value: object) -> int:
     if number < 1:
         raise ValueError(f"{name} {value!r} must be a whole number of at least 1")
     return number
-
-
-def read_rules(folder: Path, depth: int) -> tuple[ExitRule, dict[str, dict[str, Any]]]:
-    """Read the folder's leap.json; without it the exit rule is the paper's, made to fit the depth.
-
-    Returns:
-        The exit rule of `encode`, and the arguments of `encode` for queries and documents (`input_rules`).
-
-    Raises:
-        UserError: leap.json is not well-formed, or a rule does not fit the depth.
-    """
-    path = folder / "leap.json"
-    if not path.exists():
-        return ExitRule(PAPER_RULE.threshold, min(PAPER_RULE.min_layer, depth), PAPER_RULE.patience), {}
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-        if not isinstance(content, dict):
-            raise TypeError("expected an object with the key `exit`")
-        if has_wrong_checksum(content):
-            raise UserError(f"{path} {CHANGED}: if you set another rule on purpose, take its `checksum` out")
-        rule = ExitRule(**content["exit"])
-        rule.check_depth(depth)
-        others = input_rules(content, depth)
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise UserError(f"{path} does not hold an exit rule for {depth} layers ({error}): correct it") from None
-    return rule, others

@@ -39,7 +39,7 @@ class ServedLeap(mlflow.pyfunc.PythonModel):  # type: ignore[misc, name-defined]
             MlflowException: INVALID_PARAMETER_VALUE, status 400, for whatever the caller can repair.
         """
         from leap.core.errors import UserError
-        from leap.exits.leap_encoder import Strategy
+        from leap.exits.leaving import Strategy
         from leap.serve import check_texts
 
         options = {name: value for name, value in (params or {}).items() if value is not None}

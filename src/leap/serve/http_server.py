@@ -24,7 +24,8 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.exceptions import HTTPException
 
 from leap.core.errors import UserError
-from leap.exits.leap_encoder import InputType, LeapEncoder, Strategy
+from leap.exits.leap_encoder import LeapEncoder
+from leap.exits.leaving import InputType, Strategy
 from leap.serve.batcher import Batcher, Overloaded
 from leap.serve.limits import MAX_REQUEST_CHARACTERS, RequestRefused, check_limits, check_texts, limited
 
