@@ -60,8 +60,7 @@ def collection_files(source: LocalCollection, folder: Path) -> list[Path]:
         _first(root, [f"corpus{ending}" for ending in ENDINGS]),
         _first(root, [f"queries{ending}" for ending in ENDINGS]),
         _first(
-            root,
-            [f"{qrels}{ending}" for qrels in (f"qrels/{source.split}", "qrels") for ending in JUDGED_ENDINGS],
+            root, [f"{qrels}{ending}" for qrels in (f"qrels/{source.split}", "qrels") for ending in JUDGED_ENDINGS]
         ),
     ]
 

@@ -14,6 +14,7 @@ from leap.core.settings.evaluation import EvaluationSettings, SweepSettings
 from leap.doctor.doctor_sentences import Sample
 from leap.doctor.symptoms import costly_checks, false_convergence, flat_curve, zero_exits
 from leap.evaluate.encode import layer_vectors, token_counts
+from leap.evaluate.evaluate_files import BATCH, shipped_settings
 from leap.evaluate.examination import examine
 from leap.evidence.bounds import ENOUGH_EXITS, ENOUGH_NEIGHBOURS, NEAR
 from leap.exits import ExitRule, LeapEncoder
@@ -24,7 +25,6 @@ from leap.latency.timing_cuda import single_timer
 from leap.models.batches import pack
 from leap.models.folder import hash_weights
 
-BATCH = 64
 # So many sentences are timed, each a few times.
 TIMED = 10
 
@@ -112,21 +112,10 @@ def default_rule(model: LeapEncoder) -> ExitRule:
 
 
 def settings_of(depth: int) -> EvaluationSettings:
-    return EvaluationSettings(
-        batch_size=BATCH,
-        device="auto",
-        primary_set="none",
-        nn_k=10,
-        length_bins=[8, 16, 32, 64, 128],
-        sweep=SweepSettings(
-            thresholds=[0.90, 0.92, 0.93, 0.95, 0.97, 0.99],
-            min_layers=list(range(2, max(depth, 3))),
-            patience=[1],
-        ),
-        cache_gb=0.0,
-        bootstrap=1000,
-        seed=17,
-    )
+    """Return the shipped settings with a sweep over every l_min."""
+    thresholds = [0.90, 0.92, 0.93, 0.95, 0.97, 0.99]
+    sweep = SweepSettings(thresholds=thresholds, min_layers=list(range(2, max(depth, 3))), patience=[1])
+    return shipped_settings().model_copy(update={"sweep": sweep})
 
 
 def checklist(figures: dict[str, Any]) -> list[dict[str, Any]]:

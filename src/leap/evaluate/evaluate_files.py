@@ -76,7 +76,7 @@ def evaluate_pairs(model: LeapEncoder, file: Path, columns: dict[str, str], task
     with tempfile.TemporaryDirectory() as scratch:
         target = Path(scratch) / "pairs.parquet"
         write_pairs(file.stem, source, file.absolute().parent, target)
-        return measure_sts(model, read_pairs(target), source.task, settings(), Path(scratch))[0]
+        return measure_sts(model, read_pairs(target), source.task, shipped_settings(), Path(scratch))[0]
 
 
 def evaluate_collection(model: LeapEncoder, folder: Path, split: str, skip_own_id: bool) -> dict[str, Any]:
@@ -96,8 +96,8 @@ def evaluate_collection(model: LeapEncoder, folder: Path, split: str, skip_own_i
     source = LocalCollection(kind="local", path=place.name, split=split, skip_own_id=skip_own_id)
     with tempfile.TemporaryDirectory() as scratch:
         target = Path(scratch) / "collection"
-        write_collection(place.name, source, place.parent, settings().seed, target)
-        return measure_retrieval(model, read_collection(target), skip_own_id, settings(), Path(scratch))[0]
+        write_collection(place.name, source, place.parent, shipped_settings().seed, target)
+        return measure_retrieval(model, read_collection(target), skip_own_id, shipped_settings(), Path(scratch))[0]
 
 
 def sts_table(figures: dict[str, Any]) -> Grid:
@@ -118,11 +118,7 @@ def sts_table(figures: dict[str, Any]) -> Grid:
 
 def retrieval_table(figures: dict[str, Any]) -> Grid:
     """Tabulate nDCG@10 in all modes with 95 % intervals."""
-    names = {
-        "full": "both at full depth",
-        "query_exit": "queries exit, index at full depth",
-        "exit": "both exit",
-    }
+    names = {"full": "both at full depth", "query_exit": "queries exit, index at full depth", "exit": "both exit"}
     rows = []
     for mode, name in names.items():
         cells = _cells(figures, f"ndcg_at_10_{mode}", f"ndcg_at_10_{mode}_ci95")
@@ -135,7 +131,7 @@ def _cells(figures: dict[str, Any], value: str, interval: str) -> tuple[str, str
     return f"{figures[value]:.4f}", f"{low:.4f} to {high:.4f}"
 
 
-def settings() -> EvaluationSettings:
+def shipped_settings() -> EvaluationSettings:
     """Return the settings of the shipped profiles; nothing is cached, and nothing is swept."""
     return EvaluationSettings(
         batch_size=BATCH,

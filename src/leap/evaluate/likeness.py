@@ -39,8 +39,7 @@ class Likeness:
 def likeness(vectors: Tensor, teacher: Tensor, k: int) -> Likeness:
     """Compare the vectors of one model, [N, D], with the teacher's of the same sentences, [N, T]; k is below N."""
     return Likeness(
-        overlap(neighbours(vectors, k), neighbours(teacher, k)).numpy(),
-        row_correlations(vectors, teacher).numpy(),
+        overlap(neighbours(vectors, k), neighbours(teacher, k)).numpy(), row_correlations(vectors, teacher).numpy()
     )
 
 

@@ -44,10 +44,7 @@ def own_strategies(model: LeapEncoder, rule: ExitRule) -> dict[str, Strategy]:
     here = torch.device("cpu")  # where pooled layers are judged
     if (model.folder / PREDICTORS).exists():
         named["predictors"] = partial(
-            by_predictors,
-            predictors=model.predictors.to(here),
-            threshold=rule.threshold,
-            min_layer=rule.min_layer,
+            by_predictors, predictors=model.predictors.to(here), threshold=rule.threshold, min_layer=rule.min_layer
         )
     if (model.folder / CALIBRATION).exists():
         named["calibrated"] = partial(calibrated, calibration=model.calibration.to(here))

@@ -17,11 +17,7 @@ Point = dict[str, Any]
 
 
 def sweep(
-    pooled: Tensor,
-    judge: Judge,
-    thresholds: Sequence[float],
-    min_layers: Sequence[int],
-    patiences: Sequence[int],
+    pooled: Tensor, judge: Judge, thresholds: Sequence[float], min_layers: Sequence[int], patiences: Sequence[int]
 ) -> list[Point]:
     """Judge every rule, in the order of patience, l_min (below the model's depth) and theta.
 

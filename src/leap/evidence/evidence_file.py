@@ -110,8 +110,7 @@ def record(
     """
     path = run.checkpoint.evidence(kind, run.set or None)
     opening = head(
-        kind,
-        *(run.settings, run.variant, run.seed, run.checkpoint.model, data, device, run.set or None),
+        kind, *(run.settings, run.variant, run.seed, run.checkpoint.model, data, device, run.set or None)
     )
     if table is not None:
         write_scores(path.with_suffix(".parquet"), table)

@@ -54,12 +54,7 @@ def against_rivals(
 
 
 def compare(
-    own: Path,
-    rival: Path,
-    similarity: Sequence[str],
-    retrieval: Sequence[str],
-    draws: int,
-    seed: int,
+    own: Path, rival: Path, similarity: Sequence[str], retrieval: Sequence[str], draws: int, seed: int
 ) -> dict[str, Any]:
     """Compare a checkpoint with a rival at the rival's full depth, its own exits and its own full depth in turn.
 

@@ -30,7 +30,7 @@ class EarlyExit(InputModule):
 
     # Arguments of `SentenceTransformer.encode` that reach `forward`.
     forward_kwargs = {
-        *("strategy", "threshold", "min_layer", "patience", "layer", "pabee_patience", "max_layer", "task"),
+        *("strategy", "threshold", "min_layer", "patience", "layer", "pabee_patience", "max_layer", "task")
     }
 
     def __init__(self, encoder: LeapEncoder) -> None:

@@ -96,10 +96,7 @@ _INLINE = (
     (re.compile(r"!?\[([^\]]+)\]\((?:[^()]|\([^()]*\))*\)"), r"\1"),  # [text](url)
     (re.compile(r":[\w:+-]+:`~?([^`<]*?)\s*<[^`>]*>`"), r"\1"),  # :role:`text <target>`
     (re.compile(r":[\w:+-]+:`~[^`]*?([^`.]+)`"), r"\1"),  # :role:`~package.Name`
-    (
-        re.compile(r":[\w:+-]+:`[!.]?(?:_\w+\.)?([^`]*)`"),
-        r"\1",
-    ),  # :role:`name`, SQLAlchemy's :role:`_orm.name`
+    (re.compile(r":[\w:+-]+:`[!.]?(?:_\w+\.)?([^`]*)`"), r"\1"),  # :role:`name`, SQLAlchemy's :role:`_orm.name`
     (re.compile(r"`([^`<]+?)\s*<[^`>]*>`_{0,2}"), r"\1"),  # `text <url>`_
     (re.compile(r"\s*\[(?:\d+|#\w*|\w*\d{2,4}\w*)\](?:_|(?=[\s.,;]|$))"), ""),  # [1]_
     (re.compile(r"``\s*([^`]+?)\s*``"), r"\1"),

@@ -13,11 +13,7 @@ EVALUATIONS, MODELS = Path("evaluations"), Path("models")
 
 
 def judge_checkpoint(
-    settings: Settings,
-    variant: str,
-    seed: int,
-    root: Path = EVALUATIONS,
-    models: Path | None = MODELS,
+    settings: Settings, variant: str, seed: int, root: Path = EVALUATIONS, models: Path | None = MODELS
 ) -> tuple[Evidence, dict[str, Any]]:
     """Read the evidence of a checkpoint and its rivals, refuse what is not of it, and judge.
 

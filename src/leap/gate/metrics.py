@@ -12,10 +12,7 @@ from leap.evidence.evidence_file import Evidence
 # The rivals of the comparison metrics: which setting of the gate names the variant.
 RIVALS = {"drop_vs_baseline": "baseline", "adaptive_gain_vs_fixed_depth": "fixed_depth"}
 # The figure that comparisons are made of, by the metric's first part: without and with exits.
-QUALITY = {
-    "sts": ("spearman_full", "spearman_exit"),
-    "retrieval": ("ndcg_at_10_full", "ndcg_at_10_exit"),
-}
+QUALITY = {"sts": ("spearman_full", "spearman_exit"), "retrieval": ("ndcg_at_10_full", "ndcg_at_10_exit")}
 
 # What a rule that computes all layers for all but queries cannot show.
 OF_ENCODE = ("exit.rate", "latency.speed_up")

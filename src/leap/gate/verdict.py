@@ -27,15 +27,9 @@ def verdict_of(settings: Settings, evidence: Evidence, rivals: Rivals) -> dict[s
         "model": evidence.model,
         "role": role(settings, evidence.variant),
         "passed": passes(results),
-        "primary_metric": {
-            "metric": metric,
-            "value": measure(metric, evidence, primary_set, rivals).value,
-        },
+        "primary_metric": {"metric": metric, "value": measure(metric, evidence, primary_set, rivals).value},
         "checks": [result.as_json() for result in results],
-        "hardware": {
-            "measured_on": hardware((evidence.latency or {}).get("environment", {})),
-            "target": targets,
-        },
+        "hardware": {"measured_on": hardware((evidence.latency or {}).get("environment", {})), "target": targets},
         "bound_to": list_bindings(evidence),
     }
 

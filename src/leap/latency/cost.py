@@ -33,12 +33,7 @@ class Spending:
 
 
 def run_cost(
-    latency: Path,
-    daily: int,
-    batch: int,
-    training_hours: float | None,
-    prices: tuple[float, float],
-    as_json: bool,
+    latency: Path, daily: int, batch: int, training_hours: float | None, prices: tuple[float, float], as_json: bool
 ) -> str:
     """Read latency.json, and training.json next to it where the hours are not given, and return the estimate.
 

@@ -69,10 +69,7 @@ def estimate(settings: Settings, teacher: Shape, downloads: int = 0) -> Estimate
     cache = 2 * sentences * teacher.layers * teacher.width
     cached = cache if settings.train.teacher == "cached" or cache <= 20 * GIGA else 0
     return Estimate(
-        seeds * len(trained),
-        (hours[0], hours[1]),
-        memory / GIGA,
-        (downloads + seeds * disk + cached) / GIGA,
+        seeds * len(trained), (hours[0], hours[1]), memory / GIGA, (downloads + seeds * disk + cached) / GIGA
     )
 
 

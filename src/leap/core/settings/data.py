@@ -13,8 +13,7 @@ class PassageSettings(Block):
 
     share: float = Field(gt=0, le=1)
     sentences: Annotated[
-        tuple[Annotated[int, Field(ge=2)], Annotated[int, Field(le=64)]],
-        Field(strict=False),  # YAML has lists
+        tuple[Annotated[int, Field(ge=2)], Annotated[int, Field(le=64)]], Field(strict=False)  # YAML has lists
     ]
 
     @field_validator("sentences")

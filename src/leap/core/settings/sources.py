@@ -4,16 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, ValidationInfo, field_validator
 
-from leap.core.settings.base import (
-    Block,
-    FileName,
-    InnerPath,
-    Package,
-    Repository,
-    Revision,
-    SafePath,
-    Sha256,
-)
+from leap.core.settings.base import Block, FileName, InnerPath, Package, Repository, Revision, SafePath, Sha256
 
 Packages = Annotated[list[Package], Field(min_length=1)]
 

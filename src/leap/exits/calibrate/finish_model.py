@@ -27,11 +27,7 @@ BATCH_SIZE = 256
 
 
 def finish_model(
-    student: Path,
-    target: Path,
-    variant: VariantSettings,
-    training_text: Sequence[str],
-    held_out: Sequence[str],
+    student: Path, target: Path, variant: VariantSettings, training_text: Sequence[str], held_out: Sequence[str]
 ) -> Calibrated | None:
     """Write a copy of a student with its exit rule, predictors and calibration, whole or not at all.
 

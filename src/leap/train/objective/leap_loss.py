@@ -46,12 +46,7 @@ class LeapLoss(Objective):
     own_exit_weights: Tensor
 
     def __init__(
-        self,
-        settings: LossSettings,
-        layers: int,
-        width: int,
-        teacher_width: int,
-        gather: Gather | None = None,
+        self, settings: LossSettings, layers: int, width: int, teacher_width: int, gather: Gather | None = None
     ) -> None:
         super().__init__(layers, width, teacher_width, gather)
         self.settings = settings
