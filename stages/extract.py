@@ -10,13 +10,15 @@ from pathlib import Path
 from typing import Any
 
 from leap.core.files import whole_folder, write_with_checksum
+from leap.core.spark import uses_spark
 from leap.core.stage import Run, stage
 from leap.data.cleaning import EvaluationTexts
 from leap.data.evaluation_texts import evaluation_texts
 from leap.data.pairs import write_pairs
 from leap.extract.collections import write_collection
-from leap.extract.sample import COUNTS, write_sample
-from leap.extract.training_texts import training_texts
+from leap.extract.sample import write_sample
+from leap.extract.training_texts import text_parts, training_texts
+from leap.extract.unique_texts import COUNTS
 
 
 @stage()
@@ -33,8 +35,8 @@ def extract(run: Run) -> dict[str, Any]:
             name: write_collection(name, source, folder, data.seed, retrieval / name)
             for name, source in settings.retrieval.items()
         }
-        by_source = write_sample(
-            training_texts(data.sources, folder),
+        counts = write_sample(
+            text_parts(data.sources, folder) if uses_spark() else [training_texts(data.sources, folder)],
             project.sentences,
             seed=data.seed,
             min_characters=data.min_characters,
@@ -45,7 +47,8 @@ def extract(run: Run) -> dict[str, Any]:
             split=data.split,
             evaluation=EvaluationTexts(evaluation_texts(similarity, retrieval, pairs, collections)),
         )
+    by_source = {name: counts[name] for name in data.sources if name in counts}
     total = {key: sum(count[key] for count in by_source.values()) for key in COUNTS}
-    counts = {**total, "sources": by_source, "similarity": pairs, "retrieval": collections}
-    write_with_checksum(project.data / "extract.json", counts)
+    found = {**total, "sources": by_source, "similarity": pairs, "retrieval": collections}
+    write_with_checksum(project.data / "extract.json", found)
     return total

@@ -289,7 +289,7 @@ def test_what_extract_wrote(tmp_path: Path) -> None:
     write_pairs("p", LocalPairs(kind="local", path="pairs.csv"), tmp_path, tmp_path / "p.parquet")
     texts = [("web", f"This is the sentence number {number} of many.") for number in range(300)]
     options: dict[str, Any] = {"min_characters": 5, "max_characters": 90, "max_sentences": None}
-    write_sample(texts, tmp_path / "sentences.parquet", seed=1, evaluation=EvaluationTexts(), **options)
+    write_sample([texts], tmp_path / "sentences.parquet", seed=1, evaluation=EvaluationTexts(), **options)
 
     def pairs() -> list[Any]:
         found = read_pairs(tmp_path / "p.parquet")

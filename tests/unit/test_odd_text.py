@@ -103,7 +103,7 @@ def test_training_text(tmp_path: Path) -> None:
     # Long enough to be kept, where there is anything to keep.
     texts += [("long", f"{case.raw} is what stands at the beginning of this") for case in CASES.values()]
     options: dict[str, Any] = {"min_characters": 20, "max_characters": 100, "max_sentences": None}
-    counts = write_sample(texts, tmp_path / "s.parquet", seed=1, evaluation=EvaluationTexts(), **options)
+    counts = write_sample([texts], tmp_path / "s.parquet", seed=1, evaluation=EvaluationTexts(), **options)
     assert (counts["odd"]["read"], counts["odd"]["too_short"], counts["odd"]["too_long"]) == (16, 15, 1)
     # Eight are "bi bo", since no emoji, mark or capital makes another text of it, two "bi bo bu", three nothing.
     assert (counts["long"]["too_long"], counts["long"]["duplicate"]) == (1, 10)
@@ -116,7 +116,7 @@ def test_training_text(tmp_path: Path) -> None:
 def test_training_text_that_is_all_alike_is_one_sentence(tmp_path: Path) -> None:
     options: dict[str, Any] = {"min_characters": 5, "max_characters": 100, "max_sentences": None}
     same = [("web", "This is the one sentence.")] * 500
-    counts = write_sample(same, tmp_path / "s.parquet", seed=1, evaluation=EvaluationTexts(), **options)
+    counts = write_sample([same], tmp_path / "s.parquet", seed=1, evaluation=EvaluationTexts(), **options)
     assert (counts["web"]["kept"], counts["web"]["duplicate"]) == (1, 499)
     assert pq.read_table(tmp_path / "s.parquet")["sentence"].to_pylist() == ["This is the one sentence."]
 

@@ -14,8 +14,8 @@ from pydantic import ValidationError
 from leap.core.errors import UserError
 from leap.core.settings.data import DataSettings, PassageSettings
 from leap.data.cleaning import EvaluationTexts, clean, fingerprint
-from leap.extract import sample as sentences
 from leap.extract.sample import write_sample
+from leap.extract.unique_texts import COUNTS
 
 TEXTS = [("web", f"This is the sentence with number {i} of the web.") for i in range(300)]
 
@@ -33,7 +33,7 @@ def sample(
     split: bool = False,
 ) -> tuple[list[tuple[str, str]], dict[str, dict[str, int]]]:
     counts = write_sample(
-        texts,
+        [texts],
         target,
         seed=1,
         min_characters=20,
@@ -122,7 +122,7 @@ def test_long_texts_are_split_into_sentences_if_asked_for(tmp_path: Path) -> Non
     document = " ".join(text for _, text in TEXTS[:9]) + " Short."
     rows, counts = sample([("book", document), ("web", "x" * 201)], tmp_path / "s.parquet", split=True)
     assert sorted(text for text, _ in rows) == sorted(text for _, text in TEXTS[:9])
-    zero = dict.fromkeys(sentences.COUNTS, 0)
+    zero = dict.fromkeys(COUNTS, 0)
     assert counts["book"] == zero | {"split": 1, "read": 10, "too_short": 1, "kept": 9}
     assert counts["web"] == zero | {"read": 1, "too_long": 1}
 
@@ -143,7 +143,7 @@ def test_counts_add_up_and_name_every_reason(tmp_path: Path) -> None:
         ("A second sentence that is kept too.", "book"),
         ("A sentence that is kept in the end.", "web"),
     ]
-    zero = dict.fromkeys(sentences.COUNTS, 0)
+    zero = dict.fromkeys(COUNTS, 0)
     assert counts == {
         "web": zero | {"read": 3, "too_short": 1, "duplicate": 1, "kept": 1},
         "book": zero | {"read": 4, "too_short": 1, "too_long": 1, "evaluation": 1, "kept": 1},
@@ -165,7 +165,7 @@ def test_the_sample_does_not_depend_on_the_order_of_the_input(tmp_path: Path) ->
     second, _ = sample(doubled, tmp_path / "b.parquet", limit=100)
     assert first == second
     assert len(first) == 100
-    total = {key: sum(count[key] for count in counts.values()) for key in sentences.COUNTS}
+    total = {key: sum(count[key] for count in counts.values()) for key in COUNTS}
     assert total == {
         "split": 0,
         "read": 350,
@@ -188,7 +188,7 @@ def test_a_smaller_sample_is_the_beginning_of_a_larger_one(tmp_path: Path) -> No
 
 
 def test_row_groups_bound_the_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sentences, "ROW_GROUP", 64)
+    monkeypatch.setattr("leap.extract.sample.ROW_GROUP", 64)
     rows, _ = sample(TEXTS, tmp_path / "a.parquet")
     assert pq.ParquetFile(tmp_path / "a.parquet").num_row_groups == 5
     assert sorted(text for text, _ in rows) == sorted(text for _, text in TEXTS)

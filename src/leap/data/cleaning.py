@@ -5,6 +5,7 @@ import unicodedata
 from collections.abc import Iterable
 from hashlib import blake2b
 from itertools import accumulate
+from zlib import crc32
 
 # The fewest letters by which an evaluation text is recognised in a longer text: as a sentence, as a run of words.
 SENTENCE = 10
@@ -85,7 +86,8 @@ class EvaluationTexts:
     def __init__(self, texts: Iterable[str] = ()) -> None:
         """Take in evaluation texts: each whole, and each of its sentences."""
         self._whole: set[int] = set()
-        # The hash of the first RUN letters of a longer text to the lengths of those that begin so.
+        # The checksum of the first RUN letters of a longer text to the lengths of those that begin so. Not
+        # Python's hash(), which is another one in every process of a cluster.
         self._lengths: dict[int, set[int]] = {}
         for text in texts:
             for part in {text, *split_sentences(clean(text))}:
@@ -93,7 +95,7 @@ class EvaluationTexts:
                 if folded or part:
                     self._whole.add(_hash(folded or part))
                 if len(folded) >= RUN:
-                    self._lengths.setdefault(hash(folded[:RUN]), set()).add(len(folded))
+                    self._lengths.setdefault(crc32(folded[:RUN].encode()), set()).add(len(folded))
 
     def occur_in(self, text: str) -> bool:
         """Return whether a text is one of them, or holds one as a sentence or as a run of whole words.
@@ -106,7 +108,7 @@ class EvaluationTexts:
             return True
         start = 0
         for word in words:
-            run = hash(folded[start : start + RUN])
+            run = crc32(folded[start : start + RUN].encode())
             if run in self._lengths:
                 ends = {start + length for length in self._lengths[run]} & set(accumulate(map(len, words)))
                 if any(_hash(folded[start:end]) in self._whole for end in ends):

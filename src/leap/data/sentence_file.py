@@ -25,9 +25,13 @@ class SentenceFile(Sequence[str]):
 
     def __init__(self, path: Path) -> None:
         """Open the file; UserError if it is missing or another. Reading a damaged sentence raises it."""
+        self._path = path
         self._file = ExtractedFile(path, _COLUMN)
         self._ends = list(accumulate(self._file.rows))
         self._group: tuple[int, list[str]] = (-1, [])  # its number and its sentences
+
+    def __reduce__(self) -> tuple[type["SentenceFile"], tuple[Path]]:
+        return SentenceFile, (self._path,)  # sent to another process, it is opened there
 
     def __len__(self) -> int:
         return self._ends[-1] if self._ends else 0

@@ -23,6 +23,10 @@ LONGEST_FIELD = 2**27
 DELIMITERS = (",", ";", "\t", "|")
 
 
+class NoRowsError(UserError):
+    """The files of a source have no rows at all."""
+
+
 class Row(NamedTuple):
     """One row of a file.
 
@@ -77,7 +81,7 @@ def source_rows(source: HubFiles | LocalFiles, columns: Sequence[str], folder: P
         if number == 0:
             empty.append(name)
     if len(empty) == len(parts):
-        raise UserError(f"{', '.join(empty)}: no rows; expected at least one with {', '.join(columns)}")
+        raise NoRowsError(f"{', '.join(empty)}: no rows; expected at least one with {', '.join(columns)}")
     if empty:
         log.warning("%d of %d files have no rows: %s", len(empty), len(parts), ", ".join(empty[:3]))
 

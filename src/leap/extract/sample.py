@@ -1,11 +1,7 @@
-"""Training sentences: clean, unique, free of evaluation texts, a seeded sample in a seeded order.
-
-Texts go to buckets on disk by a keyed hash of their normalised form, so that equal texts meet in one bucket
-and the buckets in turn are the seeded order: memory holds one bucket, however many texts come in.
-"""
+"""Training sentences: a seeded sample of the unique texts, some of them held out, as parquet."""
 
 import random
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -13,27 +9,17 @@ from typing import Any
 from leap.core.errors import UserError
 from leap.core.files import whole_file
 from leap.core.settings.data import PassageSettings
-from leap.data.cleaning import EvaluationTexts, clean, fingerprint, split_sentences
+from leap.core.spark import uses_spark
+from leap.data.cleaning import EvaluationTexts
 from leap.extract.passages import add_passages
+from leap.extract.unique_on_spark import unique_on_spark
+from leap.extract.unique_texts import Cleaning, Counts, no_counts, unique_in_buckets
 
-BUCKETS = 64
 ROW_GROUP = 20_000
-COUNTS = (
-    "split",
-    "read",
-    "too_short",
-    "too_long",
-    "evaluation",
-    "duplicate",
-    "held_out",
-    "not_sampled",
-    "kept",
-    "passages",
-)
 
 
 def write_sample(
-    texts: Iterable[tuple[str, str]],
+    parts: Sequence[Iterable[tuple[str, str]]],
     target: Path,
     *,
     seed: int,
@@ -44,11 +30,11 @@ def write_sample(
     split: bool = False,
     passages: PassageSettings | None = None,
     held_out: tuple[float, Path] | None = None,
-) -> dict[str, dict[str, int]]:
+) -> Counts:
     """Write the unique sentences longer than `min_characters` as parquet; the input's order does not matter.
 
     Args:
-        texts: (source, text) pairs.
+        parts: (source, text) pairs, in one part or several; where LEAP_SPARK names a cluster, each part is a task.
         target: the parquet file with the columns `sentence` and `source`, written whole.
         seed: of the sample and of the order.
         min_characters: a sentence must be longer (paper, Appendix K: > 20).
@@ -66,52 +52,21 @@ def write_sample(
     Raises:
         UserError: nothing is left.
     """
-    counts: dict[str, dict[str, int]] = {}
+    cleaning = Cleaning(seed, min_characters, max_characters, split, evaluation)
+    counts = no_counts()
     with whole_file(target) as temporary, ExitStack() as stack:
-        # The file's place is a folder of its own, which goes at the end.
-        buckets = [temporary.with_name(f"bucket-{i:02d}") for i in range(BUCKETS)]
-        with ExitStack() as opened:
-            files = [opened.enter_context(path.open("w", encoding="utf-8", newline="\n")) for path in buckets]
-            for source, raw in texts:
-                count = counts.setdefault(source, dict.fromkeys(COUNTS, 0))
-                whole = clean(raw)
-                parts = split_sentences(whole) if split and len(whole) > max_characters else [whole]
-                count["split"] += len(parts) > 1
-                for text in parts:
-                    count["read"] += 1
-                    if len(text) <= min_characters:
-                        count["too_short"] += 1
-                    elif len(text) > max_characters:
-                        count["too_long"] += 1
-                    elif evaluation.occur_in(text):
-                        count["evaluation"] += 1
-                    else:
-                        order = fingerprint(text, seed)
-                        files[order * BUCKETS >> 64].write(f"{order:016x}\t{source}\t{text}\n")
-        share, aside = held_out or (0.0, None)
         sample = stack.enter_context(_Rows.to(temporary))
+        share, aside = held_out or (0.0, None)
         other = stack.enter_context(_Rows.to(stack.enter_context(whole_file(aside)))) if aside else None
-        unique = (row for path in buckets for row in _unique(path, counts))
+        # The temporary file's place is a folder of its own, which goes at the end.
+        unique_texts = unique_on_spark if uses_spark() else unique_in_buckets
+        unique = unique_texts(parts, cleaning, temporary.parent, counts)
         rows = _sampled(unique, max_sentences, share, seed, other, counts)
         for row in add_passages(rows, passages, seed, counts) if passages else rows:
             sample.add(row)
         if not any(count["kept"] for count in counts.values()):
-            raise UserError(f"no sentence is left for {target}: read, and why not kept, by source: {counts}")
+            raise UserError(f"no sentence is left for {target}: read, and why not kept, by source: {dict(counts)}")
     return counts
-
-
-def _unique(path: Path, counts: dict[str, dict[str, int]]) -> Iterator[tuple[str, str]]:
-    """(sentence, source) of a bucket in the order of the hash; of equal texts, the first by source."""
-    previous = ""
-    with path.open(encoding="utf-8", newline="\n") as file:
-        lines = sorted(file)
-    for line in lines:
-        order, source, text = line.rstrip("\n").split("\t")
-        if order == previous:
-            counts[source]["duplicate"] += 1
-            continue
-        previous = order
-        yield text, source
 
 
 def _sampled(
@@ -120,7 +75,7 @@ def _sampled(
     held_out: float,
     seed: int,
     aside: "_Rows | None",
-    counts: dict[str, dict[str, int]],
+    counts: Counts,
 ) -> Iterator[tuple[str, str]]:
     generator, taken = random.Random(seed), 0
     for text, source in unique:

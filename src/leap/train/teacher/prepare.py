@@ -7,6 +7,7 @@ from typing import Any
 from leap.core.settings import VariantSettings
 from leap.core.settings.sources import ModelSource
 from leap.core.settings.training import TrainSettings
+from leap.core.spark import map_on_spark, uses_spark
 from leap.models.locate import locate
 from leap.models.open_model import read_shape
 from leap.train.objective.layer_map import needed_teacher_layers
@@ -33,4 +34,5 @@ def prepare_teacher(
     longest = max((item.train.max_length for item in variants), default=train.max_length)
     if run_online(train.teacher, len(sentences), len(layers), shape.width):
         return write_online(folder, teacher, sentences, layers, longest)
-    return build_cache(folder, teacher, sentences, layers, longest, train.device)
+    each = map_on_spark if uses_spark() else map
+    return build_cache(folder, teacher, sentences, layers, longest, train.device, each)

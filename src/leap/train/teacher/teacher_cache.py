@@ -2,8 +2,10 @@
 
 import logging
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
+from functools import cached_property
 from io import FileIO
 from itertools import pairwise
 from pathlib import Path
@@ -19,7 +21,7 @@ from leap.core.progress import bar
 from leap.models.batches import by_length
 from leap.models.device import resolve_device
 from leap.models.locate import Located
-from leap.models.open_model import open_model
+from leap.models.open_model import OpenModel, open_model
 from leap.models.tokenizer import hash_tokenizer
 from leap.models.walk import Walkable
 from leap.train.teacher.interface import Rows, TeacherInput
@@ -27,6 +29,8 @@ from leap.train.teacher.interface import Rows, TeacherInput
 log = logging.getLogger(__name__)
 
 Halves = np.ndarray[Any, np.dtype[np.float16]]
+# What the manifest says of a shard: its file, its rows, its sha256.
+Shard = dict[str, Any]
 
 SHARD_BYTES = 2**30
 SHARD_ROWS = 1024
@@ -37,7 +41,13 @@ ROWS_TOGETHER = 2**14
 
 
 def build_cache(
-    folder: Path, teacher: Located, sentences: Sequence[str], layers: list[int], max_length: int, device: str
+    folder: Path,
+    teacher: Located,
+    sentences: Sequence[str],
+    layers: list[int],
+    max_length: int,
+    device: str,
+    each: Callable[[Callable[[int], Shard], Sequence[int]], Iterable[Shard]] = map,
 ) -> dict[str, Any]:
     """Compute what is missing of the cache, shard by shard, and close it with its manifest, which is returned.
 
@@ -45,37 +55,66 @@ def build_cache(
         folder: of the cache; shards of an interrupted run with the same identity stay.
         layers: teacher layers to store, ascending, 0 being the embedding layer.
         max_length: tokens; not more than the student sees.
+        each: applies a function to the numbers of the shards: `map`, or `map_on_spark`.
 
     Raises:
         UserError: the teacher cannot be read, or its vectors are not finite.
     """
-    opened = open_model(teacher.folder, max_length)
-    encoder, tokenizer = opened.encoder.to(resolve_device(device)), opened.tokenizer
-    identity = identity_of(teacher, encoder, sentences, layers, max_length)
+    writer = _ShardWriter(folder, teacher.folder, sentences, layers, max_length, device)
+    identity = identity_of(teacher, writer.model.encoder, sentences, layers, max_length)
     folder.mkdir(parents=True, exist_ok=True)
     whole = _begin(folder, identity)
     if whole is not None:
         log.info("the teacher cache is whole: nothing to compute")
         _end(folder)
         return whole
-    rows = _rows_per_shard(len(sentences), len(layers) * encoder.config.width * 2)
-    starts = range(0, len(sentences), rows)
     shards = []
     with bar(total=len(sentences), unit="sentence", desc="teacher") as progress:
-        for number, start in enumerate(starts):
-            part = range(start, min(start + rows, len(sentences)))
-            path = folder / f"shard-{number:05d}.bin"
-            if not _is_whole(path):
-                cuts = [*part[::ROWS_TOGETHER], part.stop]
-                pieces = (sentences[first:last] for first, last in pairwise(cuts))
-                _write_shard(path, (_pooled(encoder, tokenizer(piece), layers) for piece in pieces), start)
-            shard = read_json(path.with_suffix(".json"), "dvc repro cache_teacher")
-            shards.append({key: shard[key] for key in ("file", "rows", "sha256")})
-            progress.update(len(part))
+        for shard in each(writer.write, range(-(-len(sentences) // writer.rows))):
+            shards.append(shard)
+            progress.update(shard["rows"])
     manifest = identity | {"shards": shards}
     write_with_checksum(folder / "manifest.json", manifest)
     _end(folder)
     return manifest
+
+
+@dataclass(frozen=True)
+class _ShardWriter:
+    """Computes any shard of a cache, in this process or in one to which it is sent."""
+
+    folder: Path
+    teacher: Path
+    sentences: Sequence[str]
+    layers: list[int]
+    max_length: int
+    device: str
+
+    @cached_property
+    def model(self) -> OpenModel:
+        opened = open_model(self.teacher, self.max_length)
+        opened.encoder.to(resolve_device(self.device))
+        return opened
+
+    @cached_property
+    def rows(self) -> int:
+        return _rows_per_shard(len(self.sentences), len(self.layers) * self.model.encoder.config.width * 2)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave the model behind: who is sent this opens it."""
+        return {name: value for name, value in vars(self).items() if name != "model"}
+
+    def write(self, number: int) -> Shard:
+        """Compute a shard unless it is whole, and say what the manifest has of it."""
+        part = range(number * self.rows, min((number + 1) * self.rows, len(self.sentences)))
+        path = self.folder / f"shard-{number:05d}.bin"
+        if not _is_whole(path):
+            encoder, tokenizer = self.model.encoder, self.model.tokenizer
+            cuts = [*part[::ROWS_TOGETHER], part.stop]
+            pieces = (self.sentences[first:last] for first, last in pairwise(cuts))
+            _write_shard(path, (_pooled(encoder, tokenizer(piece), self.layers) for piece in pieces), part.start)
+        shard = read_json(path.with_suffix(".json"), "dvc repro cache_teacher")
+        return {key: shard[key] for key in ("file", "rows", "sha256")}
 
 
 class TeacherCache:
