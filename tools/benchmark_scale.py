@@ -2,12 +2,15 @@
 
     python tools/benchmark_scale.py                                            # 0.1 and 1 million sentences
     python tools/benchmark_scale.py --sentences 100000 1000000 10000000 --documents 100000
+    python tools/benchmark_scale.py --sentences 1000000 --spark 'local[2]'      # on one machine, then on Spark
 
 Every step is a process of its own, whose peak resident memory the system tells: the real stages extract,
 validate and cache_teacher; `tokens`, which tokenizes the text for a training; `load`, one epoch of batches
 and teacher vectors as the training loop takes them, without the steps; then evaluate_retrieval on a
 collection of so many documents. Settings are the embedded profile's, the student too; the teacher has the
 embedded one's width, vocabulary and tokenizer, but one small random layer: its encoding is not measured.
+With --spark only extract and, unless --only extract, cache_teacher: first in one process, then on that cluster,
+whose files must be the same byte for byte; memory and time of the processor are then those of all its processes.
 The last line is one JSON object. Disk: 1.3 GB a million sentences, in --folder.
 """
 
@@ -21,6 +24,8 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack, suppress
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +36,7 @@ from leap.core.settings.profiles import compose
 log = logging.getLogger("leap.benchmarks")
 PROJECT = Path(__file__).parents[1]
 BATCH = 50_000
+FILES = 20
 WORDS_A_SENTENCE = (6, 22)
 SENTENCES_A_DOCUMENT = 2
 SETTINGS = (
@@ -39,7 +45,7 @@ SETTINGS = (
     "data.max_characters=500",
     "data.held_out=0.01",
     "exit.calibration=null",
-    "data.sources={made: {kind: local, path: sentences.parquet, columns: [sentence]}}",
+    "data.sources={made: {kind: local, path: 'sentences-*.parquet', columns: [sentence]}}",
     "teacher={kind: local, path: teacher}",
     "retrieval={made: {kind: local, path: collection}}",
     "train.teacher=cached",
@@ -59,6 +65,8 @@ def main() -> None:
     parser.add_argument("--sentences", type=int, nargs="+", default=[100_000, 1_000_000])
     parser.add_argument("--documents", type=int, default=10_000, help="of the collection")
     parser.add_argument("--folder", type=Path, help="where to work; a temporary folder if not given")
+    parser.add_argument("--spark", metavar="MASTER", help="compare with a cluster: local[2], spark://host:7077")
+    parser.add_argument("--only", choices=("extract",), help="leave cache_teacher out; with --spark")
     parser.add_argument("--step", choices=("prepare", "tokens", "load"), help="for the benchmark itself")
     arguments = parser.parse_args()
     log_to_stderr()
@@ -77,6 +85,9 @@ def measure_all(arguments: argparse.Namespace) -> None:
         folder = Path(tempfile.mkdtemp(dir=arguments.folder, prefix="scale-"))
         try:
             last = number == arguments.sentences[-1]
+            if arguments.spark:
+                results.append(compare(folder, number, arguments.spark, arguments.only))
+                continue
             results.append(measure(folder, number, arguments.documents if last else 100))
         finally:
             shutil.rmtree(folder)
@@ -105,15 +116,41 @@ def measure(folder: Path, number: int, documents: int) -> dict[str, Any]:
     return {"sentences": number, **counts, "steps": found, "collection": collection}
 
 
-def timed(folder: Path, command: tuple[str, ...], rows: int) -> dict[str, float]:
-    """Runs a Python program in the project folder; its last line goes to stderr."""
+def compare(folder: Path, number: int, master: str, only: str | None) -> dict[str, Any]:
+    """Measure the stages that Spark can do, in one process and there, and compare their files."""
+    timed(folder, (__file__, "--step", "prepare", "--folder", str(folder), "--sentences", str(number)), number)
+    found: dict[str, Any] = {"sentences": number, "master": master}
+    for name in [only] if only else ["extract", "cache_teacher"]:
+        stage = f"{PROJECT}/stages/{name}.py"
+        one = timed(folder, (stage,), number)
+        written = {"extract": folder / "data", "cache_teacher": folder / "data" / "teacher"}[name]
+        first = checksums(written)
+        if name == "cache_teacher":
+            shutil.rmtree(written)
+        found[name] = {"one_process": one, "spark": timed(folder, (stage,), number, master)}
+        found[name]["same_files"] = checksums(written) == first
+    return found
+
+
+def checksums(folder: Path) -> dict[str, str]:
+    """The sha256 of every file."""
+    from leap.core.files import sha256_of
+
+    return {str(path): sha256_of(path) for path in folder.rglob("*") if path.is_file()}
+
+
+def timed(folder: Path, command: tuple[str, ...], rows: int, master: str = "") -> dict[str, float]:
+    """Runs a Python program in the project folder, on a Spark cluster if named; its last line goes to stderr."""
     started = time.perf_counter()
     process = subprocess.Popen(  # nosec B603  # no shell
         [sys.executable, *command],
         cwd=folder,
-        env=os.environ | {"PYTHONPATH": str(PROJECT / "src")},
+        env=os.environ | {"PYTHONPATH": os.pathsep.join([str(PROJECT / "src"), *sys.path]), "LEAP_SPARK": master},
         stdout=sys.stderr,
     )
+    tree = Tree(process.pid)
+    if master:
+        tree.watch()
     _, status, usage = os.wait4(process.pid, 0)
     process.returncode = os.waitstatus_to_exitcode(status)
     if process.returncode:
@@ -121,13 +158,41 @@ def timed(folder: Path, command: tuple[str, ...], rows: int) -> dict[str, float]
     seconds = time.perf_counter() - started
     result = {
         "seconds": round(seconds, 1),
-        "cpu_seconds": round(usage.ru_utime + usage.ru_stime, 1),
+        "cpu_seconds": round(tree.seconds() if master else usage.ru_utime + usage.ru_stime, 1),
         "per_second": round(rows / seconds, 1),
-        "peak_mib": round(usage.ru_maxrss / 1024),
+        "peak_mib": round(tree.peak / 2**20 if master else usage.ru_maxrss / 1024),
     }
     name = " ".join(command).removeprefix(f"{PROJECT}/")
     log.info("%s: %s", name, json.dumps({"rows": rows, **result}))
     return result
+
+
+class Tree:
+    """A process and its descendants, looked at twice a second until the first ends: JVM and Python's workers.
+
+    peak: the most memory that they had together, in bytes; a page that several share counts for each in part.
+    """
+
+    def __init__(self, pid: int) -> None:
+        self.peak, self._pid, self._seconds = 0, pid, dict[int, float]()
+
+    def seconds(self) -> float:
+        """The processor's time of all, as last seen."""
+        return sum(self._seconds.values())
+
+    def watch(self) -> None:
+        """Look until the process ends; the caller then waits for it."""
+        import psutil
+
+        root = psutil.Process(self._pid)
+        while root.status() != psutil.STATUS_ZOMBIE:
+            memory = 0
+            for process in [root, *root.children(recursive=True)]:
+                with suppress(psutil.Error):
+                    self._seconds[process.pid] = sum(process.cpu_times()[:2])
+                    memory += process.memory_full_info().pss
+            self.peak = max(self.peak, memory)
+            time.sleep(0.5)
 
 
 def prepare(folder: Path, number: int, documents: int) -> None:
@@ -136,7 +201,7 @@ def prepare(folder: Path, number: int, documents: int) -> None:
     (inputs / "collection" / "qrels").mkdir(parents=True)
     random_model(folder / "teacher", layers=1)
     random_model(folder / "model", layers=2)
-    write_sentences(inputs / "sentences.parquet", number)
+    write_sentences(inputs, number)
     write_collection(inputs / "collection", documents)
     shutil.copy(PROJECT / "src/leap/resources/similarity/pairs.csv", inputs)
     (folder / "params.yaml").write_text(compose("embedded", PROJECT / "profiles", SETTINGS))
@@ -155,14 +220,16 @@ def generated(number: int, seed: int) -> Iterator[list[str]]:
         yield [f"{' '.join(next(drawn)).capitalize()}." for _ in lengths]
 
 
-def write_sentences(path: Path, number: int) -> None:
-    """The training text; one sentence in a hundred comes twice."""
+def write_sentences(folder: Path, number: int) -> None:
+    """The training text, in FILES files of parquet or fewer; one sentence in a hundred comes twice."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     schema = pa.schema([("sentence", pa.string())])
-    with pq.ParquetWriter(path, schema) as writer:
-        for sentences in generated(number, seed=1):
+    with ExitStack() as opened:
+        paths = [folder / f"sentences-{place}.parquet" for place in range(min(FILES, -(-number // BATCH)))]
+        writers = [opened.enter_context(pq.ParquetWriter(path, schema)) for path in paths]
+        for sentences, writer in zip(generated(number, seed=1), cycle(writers), strict=False):
             writer.write_table(pa.table([sentences + sentences[: len(sentences) // 100]], schema=schema))
 
 

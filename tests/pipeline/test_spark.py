@@ -28,7 +28,8 @@ SETTINGS = (
     "data.held_out=0.1",
     "data.passages={share: 0.1, sentences: [2, 3]}",
     "data.sources={tables: {kind: local, path: 'text-*.csv'}, lines: {kind: local, path: lines.jsonl.gz},"
-    " docstrings: {kind: package, packages: [sqlalchemy]}}",
+    " docstrings: {kind: package, packages: [jinja2]}}",
+    "retrieval.docstrings={kind: package, packages: [jinja2], queries: 10, documents: 10}",
     "teacher={kind: local, path: teacher}",
     "train.teacher=cached",
 )
