@@ -24,7 +24,7 @@ pytestmark = pytest.mark.skipif(shutil.which("java") is None, reason="Spark need
 
 SETTINGS = (
     "data.folder=inputs",
-    "data.max_sentences=5000",
+    "data.max_sentences=4200",
     "data.held_out=0.1",
     "data.passages={share: 0.1, sentences: [2, 3]}",
     "data.sources={tables: {kind: local, path: 'text-*.csv'}, lines: {kind: local, path: lines.jsonl.gz},"
@@ -84,7 +84,7 @@ def test_two_workers_write_the_files_of_one_machine(project: Path) -> None:
     # Nothing of what is compared is empty.
     reasons = ("split", "too_short", "too_long", "evaluation", "duplicate", "held_out", "not_sampled", "passages")
     assert all(counts[reason] > 0 for reason in reasons)
-    assert (counts["kept"], list(counts["sources"])) == (5000, ["tables", "lines", "docstrings"])
+    assert (counts["kept"], list(counts["sources"])) == (4200, ["tables", "lines", "docstrings"])
 
 
 def test_a_worker_names_the_wrong_value_as_one_machine_does(project: Path) -> None:
