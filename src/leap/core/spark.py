@@ -93,8 +93,11 @@ def _in_batches(work: Callable[[Rows], Rows], names: list[str], folder: Path, ba
     os.chdir(folder)  # paths are relative to the project
     columns = ([column.to_pylist() for column in batch.columns] for batch in batches)
     rows = iter(work(row for values in columns for row in zip(*values, strict=True)))
-    while some := list(islice(rows, BATCH_ROWS)):
-        yield pa.RecordBatch.from_arrays([pa.array(values) for values in zip(*some, strict=True)], names)
+    try:
+        while some := list(islice(rows, BATCH_ROWS)):
+            yield pa.RecordBatch.from_arrays([pa.array(values) for values in zip(*some, strict=True)], names)
+    except UserError as error:
+        raise UserError(str(error)) from None  # the driver knows it by its name, not by that of a subclass
 
 
 def map_on_spark(function: Callable[[Item], dict[str, Any]], items: Sequence[Item]) -> list[dict[str, Any]]:
