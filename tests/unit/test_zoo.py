@@ -160,6 +160,19 @@ def test_what_cannot_be_walked_is_refused_by_name(name: str, tmp_path: Path) -> 
     assert plain(tmp_path / "m").encode(TEXTS).shape == (len(TEXTS), 16)  # which is a way out
 
 
+def test_int8_and_starts_from_single_layers_are_for_the_packed_encoder(zoo: Callable[[str], Path]) -> None:
+    from tiny_settings import tiny_variant
+
+    from leap.core.settings.training import GrownStart
+    from leap.train.student import start_student
+
+    with pytest.raises(UserError, match=r"quantize='int8' is for models of the BERT family.*leave it out"):
+        LeapEncoder(zoo("qwen3"), "cpu", quantize="int8")
+    grown = tiny_variant().student.model_copy(update={"start": GrownStart(kind="grow", order="stack")})
+    with pytest.raises(UserError, match=r"of the BERT family only .*'qwen3'.*start from {kind: teacher}"):
+        start_student(grown, zoo("qwen3"), torch.ones(len(WORDS) + 5), seed=1)
+
+
 @pytest.mark.parametrize("act", ["relu", "gelu_new"])
 def test_other_activations(act: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     write_modules(write_model(tmp_path / "m", "bert", hidden_act=act))
@@ -261,6 +274,12 @@ def without_the_prompt_in_the_mean(folder: Path) -> None:
     )
 
 
+def without_the_prompt_before_the_first_token(folder: Path) -> None:
+    (folder / "1_Pooling" / "config.json").write_text(
+        '{"word_embedding_dimension": 16, "pooling_mode_cls_token": true, "include_prompt": false}'
+    )
+
+
 def as_a_pickle(folder: Path) -> None:
     (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
 
@@ -274,6 +293,7 @@ BAD: dict[str, tuple[Change, str]] = {
     "an adapter": (with_an_adapter, "PEFT adapter.*merge"),
     "code of its own": (with_its_own_code, r"custom_pooling\.Pooling is code of the model's own"),
     "a prompt outside the mean": (without_the_prompt_in_the_mean, "include_prompt false"),
+    "a first token behind the prompt": (without_the_prompt_before_the_first_token, "include_prompt false"),
     "a pickle": (as_a_pickle, r"no model\.safetensors.*convert it once"),
     "an unknown architecture": (
         change_config(model_type="own", auto_map={"AutoModel": "own.Own"}), "code of the model's own",

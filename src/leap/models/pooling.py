@@ -22,18 +22,14 @@ def read_pooling(folder: Path) -> Pooling:
     content = read_json_file(path) if path.exists() else {}
     if not isinstance(content, dict):
         raise UserError(f"{path} is not a JSON object: fetch the model again")
+    if not content.get("include_prompt", True):  # of the first token too: it is the first one behind the prompt
+        raise UnsupportedError(f"{path}: include_prompt false is not supported: prompts are always pooled")
     modes = pooling_modes(content)
-    if modes == ["cls"]:
-        return "cls"
-    if modes != ["mean"]:
+    if modes not in (["cls"], ["mean"]):
         raise UnsupportedError(
             f"{path}: pooling by {', '.join(modes)} is not supported, only mean and cls: choose another model"
         )
-    if not content.get("include_prompt", True):
-        raise UnsupportedError(
-            f"{path}: include_prompt false is not supported: prompts are always part of the mean"
-        )
-    return "mean"
+    return "cls" if modes == ["cls"] else "mean"
 
 
 def normalizes(folder: Path) -> bool:

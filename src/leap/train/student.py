@@ -13,6 +13,7 @@ from leap.core.one_thread import one_thread
 from leap.core.settings.training import ColdStart, GrownStart, StudentSettings, TeacherStart
 from leap.models.families import BERT
 from leap.models.find import CHANGING
+from leap.models.folder import UnsupportedError
 from leap.models.locate import locate
 from leap.models.open_model import open_model
 from leap.models.packed_encoder import Encoder, EncoderConfig
@@ -49,7 +50,7 @@ def start_student(
         return _taught(settings, start.frozen, teacher_folder), None
     if not isinstance(start, ColdStart):
         folder = locate(start).folder
-        started = _fitting(Encoder.load(folder, settings.layers), settings, folder)
+        started = _fitting(_load_packed(folder, settings.layers), settings, folder)
         started.pooling = "mean"  # LEAP's vectors are means, whatever the checkpoint was made for
         return started, None
     teacher = open_model(teacher_folder).encoder
@@ -195,7 +196,7 @@ def _take_embeddings(encoder: Encoder, teacher: Encoder | ReferenceEncoder, toke
 
 
 def _grown(settings: StudentSettings, start: GrownStart, teacher_folder: Path) -> Encoder:
-    teacher = _fitting(Encoder.load(teacher_folder), settings, teacher_folder)
+    teacher = _fitting(_load_packed(teacher_folder), settings, teacher_folder)
     depth = teacher.config.layers
     if settings.layers % depth:
         raise UserError(f"student.start grows {settings.layers} layers from the teacher's {depth}: set a multiple")
@@ -230,6 +231,17 @@ def _taught(settings: StudentSettings, frozen: int, teacher_folder: Path) -> Enc
             raise UserError(f"student.{key} is {wanted}, but the teacher that it starts from has {own}: set that")
     _check_length(settings, teacher.config.max_tokens)
     return teacher.trainable()
+
+
+def _load_packed(folder: Path, layers: int | None = None) -> Encoder:
+    """Load a model whose layers are taken over one by one, which only the packed encoder's can be."""
+    try:
+        return Encoder.load(folder, layers)
+    except UnsupportedError as error:
+        raise UserError(
+            f"student.start takes over single layers, of the BERT family only ({error}): start from "
+            "{kind: teacher}, the whole teacher of whatever architecture, or {kind: cold}"
+        ) from None
 
 
 def _fitting(encoder: Encoder, settings: StudentSettings, folder: Path) -> Encoder:
