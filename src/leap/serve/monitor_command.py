@@ -7,7 +7,6 @@ from leap.core.errors import UserError
 from leap.core.files import must_be_new, whole_file, write_json
 from leap.core.settings import read_settings
 from leap.serve.compare_windows import Comparison, compare, differences
-from leap.serve.prometheus import prometheus_text
 from leap.serve.window import read_windows
 
 logger = logging.getLogger(__name__)
@@ -35,6 +34,8 @@ def compare_windows(
     _say(comparison)
     write_json(target / "comparison.json", comparison.as_json())
     if prometheus is not None:
+        from leap.serve.prometheus import prometheus_text
+
         with whole_file(prometheus) as temporary:
             temporary.write_text(prometheus_text(comparison), encoding="utf-8")
     if all(finding.outcome == "not judged" for finding in comparison.findings):

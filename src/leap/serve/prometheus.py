@@ -5,6 +5,8 @@ All are gauges: a window's counts begin again with the next window.
 
 from collections.abc import Iterator
 
+from prometheus_client import CollectorRegistry, Gauge, generate_latest
+
 from leap.serve.compare_windows import Comparison
 from leap.serve.window import Mean, Window
 
@@ -12,15 +14,16 @@ Sample = tuple[dict[str, str], float | None]
 
 
 def prometheus_text(comparison: Comparison) -> str:
-    """Write the current window and the alerts; what is unknown is left out."""
+    """Return the current window and the alerts; what is unknown is left out."""
     model = {"checkpoint": str(comparison.current.model["checkpoint"])[:12]}
-    lines = []
+    registry = CollectorRegistry()
     for name, meaning, samples in _families(comparison):
-        known = [(labels, value) for labels, value in samples if value is not None]
+        known = [(model | labels, value) for labels, value in samples if value is not None]
         if known:
-            lines += [f"# HELP leap_{name} {_escaped(meaning)}", f"# TYPE leap_{name} gauge"]
-            lines += [f"leap_{name}{_labels(model | labels)} {value!r}" for labels, value in known]
-    return "\n".join(lines) + "\n"
+            gauge = Gauge(f"leap_{name}", meaning, list(known[0][0]), registry=registry)
+            for labels, value in known:
+                gauge.labels(**labels).set(value)
+    return generate_latest(registry).decode()
 
 
 def _families(comparison: Comparison) -> Iterator[tuple[str, str, list[Sample]]]:
@@ -75,11 +78,3 @@ def _reductions(window: Window) -> list[Sample]:
         ({"kind": "actual"}, window.layer_reduction),
         ({"kind": "predicted"}, window.predicted_layer_reduction),
     ]
-
-
-def _labels(labels: dict[str, str]) -> str:
-    return "{" + ",".join(f'{name}="{_escaped(value)}"' for name, value in labels.items()) + "}"
-
-
-def _escaped(text: str) -> str:
-    return text.replace("\\", "\\\\").replace("\n", "\\n").replace('"', '\\"')
