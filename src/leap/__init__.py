@@ -1,4 +1,4 @@
-"""LEAP: sentence embeddings that may stop early, from training to a gated registry."""
+"""LEAP: sentence encoders that exit early, from training to a gated registry."""
 
 import os
 from importlib import import_module

@@ -14,7 +14,7 @@ from leap.core.storage import storage_message
 
 app = typer.Typer(
     name="leap",
-    help="LEAP: sentence embeddings that may stop early.",
+    help="LEAP: sentence encoders that exit early, where that is shown to be safe.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -28,9 +28,7 @@ Sentences = Annotated[
     Path | None,
     typer.Option(help="Sentences like yours: txt (one a line), parquet, csv or jsonl; else bundled ones."),
 ]
-Column = Annotated[
-    str | None, typer.Option(help="The column of a table.  [default: sentence]", show_default=False)
-]
+Column = Annotated[str | None, typer.Option(help="The column of a table; `sentence` if left out.")]
 Threshold = Annotated[float | None, typer.Option(help="theta; the model's own if left out.")]
 MinLayer = Annotated[int | None, typer.Option(help="l_min; the model's own if left out.")]
 Patience = Annotated[int | None, typer.Option(help="k; the model's own if left out.")]
@@ -53,7 +51,7 @@ def main(
         bool, typer.Option("--version", callback=print_version, is_eager=True, help="Show the version and exit.")
     ] = False,
 ) -> None:
-    """LEAP: sentence embeddings that may stop early."""
+    """LEAP: sentence encoders that exit early, where that is shown to be safe."""
     log_to_stderr()
 
 
@@ -239,24 +237,14 @@ def retrofit(
     output: Annotated[Path, typer.Option(help="The new model's folder.")],
     column: Column = None,
     query_layer: Annotated[
-        int | None,
-        typer.Option(
-            min=1, help="Where queries leave.  [default: the earliest shown to keep --keep]", show_default=False
-        ),
+        int | None, typer.Option(min=1, help="Where queries leave; else the earliest shown to keep --keep.")
     ] = None,
     keep: Annotated[
-        float,
-        typer.Option(help="The share of a query's ten nearest documents that stays, by 95 % confidence."),
+        float, typer.Option(help="The share of a query's ten nearest documents that stays, by 95 % confidence.")
     ] = 0.8,
-    epochs: Annotated[
-        int | None, typer.Option(min=1, help="[default: 1 on a CPU, 10 on a GPU]", show_default=False)
-    ] = None,
-    batch_size: Annotated[
-        int | None, typer.Option(min=2, help="[default: 64 on a CPU, 1024 on a GPU]", show_default=False)
-    ] = None,
-    learning_rate: Annotated[
-        float | None, typer.Option(help="[default: 1e-3 on a CPU, 2e-3 on a GPU]", show_default=False)
-    ] = None,
+    epochs: Annotated[int | None, typer.Option(min=1, help="Else 1 on a CPU, 10 on a GPU.")] = None,
+    batch_size: Annotated[int | None, typer.Option(min=2, help="Else 64 on a CPU, 1024 on a GPU.")] = None,
+    learning_rate: Annotated[float | None, typer.Option(help="Else 1e-3 on a CPU, 2e-3 on a GPU.")] = None,
     device: Device = "auto",
     seed: Annotated[int, typer.Option(help="Of the order of the batches.")] = 1,
 ) -> None:
@@ -288,10 +276,7 @@ def calibrate(
     risk: Annotated[float, typer.Option(help="The largest share of exited vectors below the floor.")] = 0.05,
     keep: Annotated[
         float | None,
-        typer.Option(
-            help="The mean share of the ten nearest that must stay.  [default: 0.8, of documents 0.9]",
-            show_default=False,
-        ),
+        typer.Option(help="The mean share of the ten nearest that must stay; else 0.8, of documents 0.9."),
     ] = None,
     confidence: Annotated[float, typer.Option(help="How sure that must be.")] = 0.95,
     heads: Annotated[bool, typer.Option("--heads", help="Fit exit heads too: a linear map a layer.")] = False,
