@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from leap.cli import app
 from leap.core.errors import UserError
 from leap.data.pairs import Pairs
-from leap.evaluate.evaluate_files import settings
+from leap.evaluate.shipped_settings import shipped_settings
 from leap.evaluate.similarity import measure_sts
 from leap.exits import LeapEncoder
 from leap.serve import bulk
@@ -86,7 +86,11 @@ def test_pairs_are_measured_as_the_pipeline_measures_them(
     )
     one, two, scores = (list(column) for column in zip(*rows, strict=True))
     expected = measure_sts(
-        LeapEncoder(tiny_folder, "cpu"), Pairs(one, two, np.array(scores)), "similarity", settings(), Path("cache")
+        LeapEncoder(tiny_folder, "cpu"),
+        Pairs(one, two, np.array(scores)),
+        "similarity",
+        shipped_settings(),
+        Path("cache"),
     )[0]
     found = json.loads(Path("out.json").read_text())["pairs"]
     assert found["spearman_exit"] == pytest.approx(expected["spearman_exit"])

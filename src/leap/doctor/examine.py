@@ -14,8 +14,8 @@ from leap.core.settings.evaluation import EvaluationSettings, SweepSettings
 from leap.doctor.doctor_sentences import Sample
 from leap.doctor.symptoms import costly_checks, false_convergence, flat_curve, zero_exits
 from leap.evaluate.encode import layer_vectors, token_counts
-from leap.evaluate.evaluate_files import BATCH, shipped_settings
 from leap.evaluate.examination import examine
+from leap.evaluate.shipped_settings import BATCH, shipped_settings
 from leap.evidence.bounds import ENOUGH_EXITS, ENOUGH_NEIGHBOURS, NEAR
 from leap.exits import ExitRule, LeapEncoder
 from leap.exits.forward import exit_forward, layer_forward

@@ -11,16 +11,15 @@ from typing import Any
 from leap.core.errors import UserError
 from leap.core.files import must_be_new, write_json
 from leap.core.grid import Grid
-from leap.core.settings.evaluation import EvaluationSettings, SweepSettings
 from leap.core.settings.sources import LocalCollection, LocalPairs
 from leap.data.beir import read_collection
 from leap.data.pairs import read_pairs, write_pairs
 from leap.evaluate.retrieval import measure_retrieval
+from leap.evaluate.shipped_settings import shipped_settings
 from leap.evaluate.similarity import measure_sts
 from leap.exits import LeapEncoder
 from leap.extract.collections import write_collection
 
-BATCH = 64
 MARK = '"kind": "leap evaluate"'
 
 
@@ -129,18 +128,3 @@ def retrieval_table(figures: dict[str, Any]) -> Grid:
 def _cells(figures: dict[str, Any], value: str, interval: str) -> tuple[str, str]:
     low, high = figures[interval]
     return f"{figures[value]:.4f}", f"{low:.4f} to {high:.4f}"
-
-
-def shipped_settings() -> EvaluationSettings:
-    """Return the settings of the shipped profiles; nothing is cached, and nothing is swept."""
-    return EvaluationSettings(
-        batch_size=BATCH,
-        device="auto",
-        primary_set="none",
-        nn_k=10,
-        length_bins=[8, 16, 32, 64, 128],
-        sweep=SweepSettings(thresholds=[0.95], min_layers=[1], patience=[1]),
-        cache_gb=0.0,
-        bootstrap=1000,
-        seed=17,
-    )
