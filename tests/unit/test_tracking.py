@@ -26,6 +26,7 @@ from leap.evidence.evidence_file import checkpoint_hash, model_hash
 from leap.registry.checkpoint_run import log_checkpoint
 from leap.registry.project_runs import log_report
 from leap.registry.run_content import evidence_numbers, plain_numbers
+from leap.registry.run_writer import RunWriter
 from leap.registry.ui_links import ui_links
 from leap.tracking import Tracking
 from leap.tracking import training_run as run_module
@@ -236,6 +237,26 @@ def test_a_second_time_logs_nothing_and_a_new_file_only_itself(project: Path, mo
     judge()
     log()
     assert calls.count("log_artifact") == 1
+
+
+def test_what_a_kill_left_half_logged_is_completed_and_has_no_value_twice(project: Path, monkeypatch) -> None:
+    write_evidence(project, SETTINGS, "leap")
+    done = RunWriter.done
+
+    def killed(self: RunWriter, name: str, checksum: str) -> None:
+        if name == "diagnose":
+            raise KeyboardInterrupt
+        done(self, name, checksum)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(RunWriter, "done", killed)
+        with pytest.raises(KeyboardInterrupt):
+            log()
+    assert history("exit/rate") == {0: 0.9}
+    log()
+    assert history("exit/rate") == {0: 0.9}
+    assert history("layers/similarity_to_final") == {1: 0.4, 2: 0.7, 3: 0.96, 4: 1.0}
+    assert history("sts/software/spearman_exit") == {0: 0.79}
 
 
 def test_a_verdict_becomes_a_tag(project: Path) -> None:

@@ -73,7 +73,7 @@ def log_checkpoint(tracking: Tracking, checkpoint: Checkpoint, card: str | None 
         _log_settings(run, settings, checkpoint)
     history = checkpoint.training / "history.jsonl"
     if history.is_file() and not run.has("history", sha256_of(history)):
-        run.log_missing(history_numbers(history))
+        run.log_numbers(history_numbers(history))
         run.done("history", sha256_of(history))
     record = checkpoint.training / "training.json"
     if record.is_file() and not run.tags.get("leap.logged.training"):
@@ -155,11 +155,10 @@ def _log_verdict(run: RunWriter, settings: Settings, checkpoint: Checkpoint, mod
     verdict, checksum = read_json(checkpoint.verdict, "dvc repro"), sha256_of(checkpoint.verdict)
     if run.has("verdict", checksum):
         return
-    if "leap.verdict" not in run.tags:
-        root = checkpoint.root
-        place = (checkpoint.variant, checkpoint.seed, settings, root / "evaluations", root / "models")
-        figures = main_figures(read_evidence(*place, complete=False), settings, verdict["passed"])
-        run.log_numbers(((name, figures[name], 0) for name in HEADLINE if figures.get(name) is not None), model)
+    root = checkpoint.root
+    place = (checkpoint.variant, checkpoint.seed, settings, root / "evaluations", root / "models")
+    figures = main_figures(read_evidence(*place, complete=False), settings, verdict["passed"])
+    run.log_numbers(((name, figures[name], 0) for name in HEADLINE if figures.get(name) is not None), model)
     run.log_file(checkpoint.verdict, "verdict")
     run.set_tags({"leap.verdict": "passed" if verdict["passed"] else "refused"})
     run.done("verdict", checksum)

@@ -62,19 +62,22 @@ class RunWriter:
             self._client.log_batch(self.id, params=new[start : start + PARAMS_A_CALL])
 
     def log_numbers(self, numbers: Iterable[Number], model: str | None = None) -> None:
-        """Log numbers, linked to a logged model where its id is given."""
-        now = int(time.time() * 1000)
-        metrics = [metric(name, value, step, now, model) for name, value, step in numbers]
-        for start in range(0, len(metrics), METRICS_A_CALL):
-            self._client.log_batch(self.id, metrics[start : start + METRICS_A_CALL])
+        """Log the numbers whose steps the run does not have, linked to a logged model where its id is given.
 
-    def log_missing(self, numbers: list[Number]) -> None:
-        """Log the numbers whose steps the run does not have: a live run logged the others."""
+        A live run logged some of the training's, and what a kill left half logged is completed.
+        """
+        numbers, now = list(numbers), int(time.time() * 1000)
         known = {
             name: {item.step for item in self._client.get_metric_history(self.id, name)}
-            for name in {name for name, _, _ in numbers}
+            for name in {name for name, _, _ in numbers} & self._run.data.metrics.keys()
         }
-        self.log_numbers(number for number in numbers if number[2] not in known[number[0]])
+        metrics = [
+            metric(name, value, step, now, model)
+            for name, value, step in numbers
+            if step not in known.get(name, ())
+        ]
+        for start in range(0, len(metrics), METRICS_A_CALL):
+            self._client.log_batch(self.id, metrics[start : start + METRICS_A_CALL])
 
     def log_file(self, path: Path, folder: str = "") -> None:
         if path.is_dir():
