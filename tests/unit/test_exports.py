@@ -202,6 +202,20 @@ def test_onnx_gives_the_layers_vectors_at_any_batch_and_length(
         assert cosines(found, expected[: len(encoded)]) == pytest.approx(1, abs=1e-5)
 
 
+def test_the_head_of_a_model_with_a_dense_module_comes_behind_it(project: Path, sentences: list[str]) -> None:
+    import torch
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.models import Dense, Normalize, Pooling, Transformer
+
+    plain = write_model(Path("plain"), "bert")
+    modules = [Transformer(str(plain)), Pooling(16), Dense(16, 8), Normalize()]
+    SentenceTransformer(modules=modules, device="cpu").save("dense", create_model_card=False)
+    ExitHeads(torch.randn(3, 8, 8)).save(Path("dense"))
+    export_truncated(Path("dense"), 2, Path("out"), None)
+    found = SentenceTransformer("out", device="cpu", local_files_only=True).encode(sentences)
+    assert cosines(found, fixed(Path("dense"), sentences, 2)) == pytest.approx(1, abs=1e-5)
+
+
 def test_onnx_of_a_decoder_that_pads_at_the_left(
     other: Callable[[str], Path], project: Path, sentences: list[str]
 ) -> None:

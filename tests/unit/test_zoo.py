@@ -4,6 +4,7 @@ import json
 import random
 import shutil
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -150,6 +151,27 @@ def test_later_layers_are_not_computed(name: str, zoo: Callable[[str], Path]) ->
         hook.remove()
     assert len(rows) > 2
     assert rows[2] < rows[0]  # rows that left are not computed any further
+
+
+@pytest.mark.parametrize("name", ["qwen3", "modernbert"])
+def test_a_sentence_transformer_threads_and_half_precision(name: str, zoo: Callable[[str], Path]) -> None:
+    import leap
+
+    encoder = LeapEncoder(zoo(name), "cpu")
+    pooled = torch.empty(LAYERS + 1, len(TEXTS), encoder.width)
+    for rows, vectors in encoder.pooled_layers(TEXTS):
+        pooled[:, rows] = vectors
+    exits = {"threshold": half_leave(pooled).threshold, "min_layer": 2}
+    expected, layers = encoder.encode(TEXTS, return_exit_layers=True, **exits)
+    assert len(set(layers.tolist())) > 1
+    model = leap.sentence_transformer(zoo(name), "cpu")
+    np.testing.assert_allclose(model.encode(TEXTS, batch_size=4, **exits), expected, atol=1e-5)
+    np.testing.assert_allclose(model.encode(TEXTS, strategy="full"), plain(zoo(name)).encode(TEXTS), atol=1e-5)
+    with ThreadPoolExecutor(3) as pool:  # passes of several threads do not see each other's rows
+        for found in pool.map(lambda size: encoder.encode(TEXTS, batch_size=size, **exits), (1, 2, 3, 5, 8, 11)):
+            np.testing.assert_allclose(found, expected, atol=1e-5)
+    narrow = LeapEncoder(zoo(name), "cpu", model_kwargs={"dtype": "bfloat16"}).encode(TEXTS, strategy="full")
+    assert (narrow * encoder.encode(TEXTS, strategy="full")).sum(1).min() > 0.99
 
 
 @pytest.mark.parametrize("name", REFUSED)

@@ -98,7 +98,7 @@ def _write_packed(source: Path, encoder: Encoder, tokenizer: Tokenizer, target: 
 
 
 def add_dense(folder: Path, head: Tensor) -> None:
-    """Make an exit head a module of the folder: a sentence-transformers Dense right after the pooling.
+    """Make an exit head a module of the folder: the last sentence-transformers Dense, before a final Normalize.
 
     Args:
         folder: with modules.json.
@@ -106,7 +106,7 @@ def add_dense(folder: Path, head: Tensor) -> None:
     """
     path = folder / "modules.json"
     modules = json.loads(path.read_text(encoding="utf-8"))
-    place = 1 + next(number for number, module in enumerate(modules) if module["type"].endswith(".Pooling"))
+    place = len(modules) - modules[-1]["type"].endswith(".Normalize")  # behind a Dense module of the model's own
     dense = {"name": DENSE, "path": DENSE, "type": "sentence_transformers.models.Dense"}
     modules = [{**module, "idx": idx} for idx, module in enumerate([*modules[:place], dense, *modules[place:]])]
     path.write_text(json.dumps(modules, indent=2) + "\n", encoding="utf-8")
