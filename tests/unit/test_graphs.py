@@ -12,7 +12,7 @@ from leap.exits.cuda.buckets import Bucket
 from leap.exits.cuda.graphs import GraphEncoder, warm_stretches
 from leap.exits.forward import exit_forward
 from leap.exits.plan import Plan, plan_of
-from leap.exits.policy import ExitPolicy, Fixed
+from leap.exits.policy import ExitPolicy, Fixed, capped
 from leap.exits.rules import ExitRule, consecutive_similarity
 from leap.models.batches import Batch, pack
 from leap.models.packed_encoder import Encoder, EncoderConfig
@@ -68,6 +68,8 @@ def test_every_batch_leaves_as_layer_by_layer(encoder: Encoder, way: str) -> Non
         if seed % 3:
             share = numbers.random()
             policy = spread_rule(encoder, batch, share, numbers.randint(1, 5), patience)
+        if seed % 3 == 2:
+            policy = capped(policy, numbers.randint(1, DEPTH), DEPTH)
         plan = plan_of(policy, DEPTH)
         assert plan is not None
         vectors, exits = found.run(batch, plan)
