@@ -61,10 +61,12 @@ def test_any_architecture_learns_to_exit(
     from sentence_transformers import SentenceTransformer
 
     folder = write_modules(write_model(tmp_path / "model", name, side=side), pooling, normalize=False)
+    (folder / "config_sentence_transformers.json").write_text('{"similarity_fn_name": "dot", "prompts": {}}')
     retrofit(folder, sentences, tmp_path / "elastic", SHORT, query_layer=2, device="cpu")
     model, before = LeapEncoder(tmp_path / "elastic", "cpu"), LeapEncoder(folder, "cpu")
     assert type(model.encoder) is type(before.encoder)
     assert model.heads is not None
+    assert model.similarity_fn_name == "dot"
     assert (model.encoder.pooling, model.normalizes) == (before.encoder.pooling, False)
     vectors = model.encode(sentences)
     theirs = SentenceTransformer(str(tmp_path / "elastic"), device="cpu", local_files_only=True)

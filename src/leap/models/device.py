@@ -28,7 +28,7 @@ def training_precision(precision: str, device: torch.device) -> str:
     if precision != "auto":
         return precision
     # Without such units a CPU computes bfloat16 by way of float32, several times slower than float32.
-    units = getattr(torch.cpu, "get_capabilities", dict)()
+    units: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()
     return "bf16" if device.type == "cuda" or units.get("amx_bf16", False) else "fp32"
 
 

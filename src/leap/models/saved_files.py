@@ -26,14 +26,14 @@ def model_arguments(family: Family) -> dict[str, Any]:
 
 
 def sentence_config(source: Path) -> dict[str, Any]:
-    """Return a config_sentence_transformers.json with the prompts of the model that a new one is made from."""
+    """Return config_sentence_transformers.json with prompts and similarity of the model that a new one is made of."""
     path = source / SENTENCE_CONFIG
     own = read_json_file(path) if path.is_file() else {}
     return {
         "model_type": "SentenceTransformer",
         "prompts": own.get("prompts") or {"query": "", "document": ""},
         "default_prompt_name": own.get("default_prompt_name"),
-        "similarity_fn_name": "cosine",
+        "similarity_fn_name": own.get("similarity_fn_name") or "cosine",
     }
 
 
