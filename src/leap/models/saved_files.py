@@ -26,7 +26,7 @@ def model_arguments(family: Family) -> dict[str, Any]:
 
 
 def sentence_config(source: Path) -> dict[str, Any]:
-    """Return config_sentence_transformers.json with prompts and similarity of the model that a new one is made of."""
+    """Return config_sentence_transformers.json of a new model, with prompts and similarity of the one before."""
     path = source / SENTENCE_CONFIG
     own = read_json_file(path) if path.is_file() else {}
     return {
