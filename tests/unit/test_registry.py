@@ -129,11 +129,13 @@ def test_a_champion_measured_on_other_data_gives_way(project: Path) -> None:
     assert held() == {"champion": 2, "previous": 1}
 
 
-def test_a_refused_model_is_never_registered(project: Path) -> None:
+def test_a_refused_model_and_one_to_compare_with_are_never_registered(project: Path) -> None:
     with pytest.raises(UserError, match="leap-1 is refused by the gate"):
         place("leap", 0.99, passed=False)
     assert refuse("leap") is None
     tracking = Tracking.open(SETTINGS)
+    with pytest.raises(UserError, match=r"leap-1 is gate.baseline, which others are compared with"):
+        promote(tracking, {**verdict("leap", 0.9), "role": "baseline"}, logged(tracking, "leap"), DATA)
     assert history(tracking) == []
     assert tracking.client is not None
     assert list(tracking.client.search_registered_models()) == []
@@ -406,13 +408,6 @@ def test_two_projects_with_their_own_data_do_not_take_the_alias_from_each_other(
     assert place("elastic", 0.50, data={"pairs": "other"}).aliases == ["champion"]
 
 
-def test_a_model_to_compare_with_is_never_promoted(project: Path) -> None:
-    tracking = Tracking.open(SETTINGS)
-    with pytest.raises(UserError, match=r"leap-1 is gate.baseline, which others are compared with"):
-        promote(tracking, {**verdict("leap", 0.9), "role": "baseline"}, logged(tracking, "leap"), DATA)
-    assert history(Tracking.open(SETTINGS)) == []
-
-
 def test_rollback_without_a_previous_champion(project: Path) -> None:
     place("leap", 0.78)
     with pytest.raises(UserError, match="no version with alias previous"):
@@ -508,14 +503,6 @@ def test_the_runtime_is_a_small_part_of_the_package_and_its_imports_are_required
     assert {"torch", "numpy", "safetensors"} <= third_party
 
 
-def test_less_is_better_only_for_what_counts_harm() -> None:
-    assert less_is_better("sts.drop_vs_full")
-    assert less_is_better("exit.expected_layers")
-    assert less_is_better("exit.nn_fail_50")
-    assert not less_is_better("sts.spearman_exit")
-    assert not less_is_better("exit.nn_at_10")
-
-
 def entry(value: str, metric: str = "sts.x", data: str = "d", **more: str) -> dict[str, str]:
     tags = {"leap.primary_metric": metric, "leap.primary_value": value, "leap.primary_data": data}
     own = {"passed": "true", "variant": f"v{value}", "decision": ""}
@@ -525,6 +512,11 @@ def entry(value: str, metric: str = "sts.x", data: str = "d", **more: str) -> di
 def test_comparison() -> None:
     assert compare(entry("0.2", "sts.drop"), entry("0.3", "sts.drop"), 1)[0]
     assert not compare(entry("0.3", "sts.drop"), entry("0.2", "sts.drop"), 1)[0]
+    assert [less_is_better(f"exit.{name}") for name in ("expected_layers", "nn_fail_50", "nn_at_10")] == [
+        True,
+        True,
+        False,
+    ]
     assert not compare(entry("0.2"), entry("0.2", variant="other"), 1)[0]  # equal is not better
     assert not compare(entry("null"), entry("0.2"), 1)[0]
     assert compare(entry("0.2"), entry("null"), 1)[0]

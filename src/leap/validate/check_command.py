@@ -19,8 +19,9 @@ def check_settings(settings: Settings, ask: bool = False) -> Iterator[str]:
     Raises:
         UserError: something is missing, here or on the hub; everything is listed.
     """
-    yield from (f"for a study only: {line}" for line in check_inputs(settings))
-    asked = ask_for_inputs(settings) if ask else []
+    lacking = check_inputs(settings)
+    asked, not_there = ask_for_inputs(settings) if ask else ([], [])
+    yield from (f"for a study only: {line}" for line in [*lacking, *not_there])
     wide = max((len(item.key) for item in asked), default=0)
     if asked:
         yield f"{'on the hub':{wide}} {'files':>6}{'MB':>9}  licence"

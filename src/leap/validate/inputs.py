@@ -99,13 +99,17 @@ def check_inputs(settings: Settings) -> list[str]:
     return of_studies
 
 
-def ask_for_inputs(settings: Settings) -> list[Asked]:
+def ask_for_inputs(settings: Settings) -> tuple[list[Asked], list[str]]:
     """Ask the hub for the files, sizes and licences of everything that the settings name there; fetch nothing.
+
+    Returns:
+        What the hub has, and what only studies lack, a line each: they leave it out.
 
     Raises:
         UserError: lists every repository, commit, configuration, split or file that the hub does not have.
     """
     mistakes: list[str] = []
+    of_studies: list[str] = []
     answers = []
     for key, source in _on_the_hub(settings):
         is_model = isinstance(source, HubModel)
@@ -113,7 +117,7 @@ def ask_for_inputs(settings: Settings) -> list[Asked]:
             repository = ask_hub(source.repo, source.revision, "model" if is_model else "dataset")
             wanted = _wanted(source, list(repository.files))
         except UserError as error:
-            mistakes.append(f"{key}: {error}")
+            (of_studies if key.startswith("studies.") else mistakes).append(f"{key}: {error}")
             continue
         files = [name for name in repository.files if name in wanted]
         answers.append(
@@ -124,7 +128,7 @@ def ask_for_inputs(settings: Settings) -> list[Asked]:
             f"the hub lacks {len(mistakes)} of the settings' inputs:\n"
             + "\n".join(f"  - {line}" for line in mistakes)
         )
-    return answers
+    return answers, of_studies
 
 
 def _on_the_hub(settings: Settings) -> Iterator[tuple[str, HubFiles | HubCollection | HubModel]]:
