@@ -12,7 +12,7 @@ def check_repository(name: str) -> None:
         UserError: it cannot.
     """
     from huggingface_hub.errors import HFValidationError
-    from huggingface_hub.utils import validate_repo_id
+    from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]
 
     try:
         validate_repo_id(name)

@@ -71,6 +71,7 @@ def _step(row: dict[str, Any]) -> int:
     """Return the step of a row: its layer, batch size, threshold, ..., or the least tokens of a bin of lengths."""
     for key, factor in STEPS.items():
         if key in row:
-            return round(factor * row[key])
+            step: int = round(factor * row[key])
+            return step
     bounds = row.get("tokens")
     return int(bounds[0]) if isinstance(bounds, list) else 0
