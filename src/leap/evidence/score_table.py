@@ -30,9 +30,10 @@ def write_scores(target: Path, columns: Mapping[str, Column | list[str]]) -> Non
 
 
 def _arrow(values: Column | list[str]) -> "pa.Array":
-    """Convert a column from its memory: pa.array would import pandas, which costs each stage a second."""
+    """Convert a column from its memory: pa.array would import pandas, half a second of every stage."""
     import pyarrow as pa
 
+    buffers: list[Any]
     if isinstance(values, np.ndarray):
         numbers = np.ascontiguousarray(values.round(9) if values.dtype == np.float64 else values)
         kind, buffers = pa.from_numpy_dtype(numbers.dtype), [numbers]
