@@ -249,7 +249,7 @@ def test_a_warmed_bucket_captures_nothing_more(graphed: GraphEncoder, monkeypatc
     rule = spread_rule(graphed.encoder, batch, 3)
     plan = plan_for(rule, 6)
     graphed.warm(32, 100, plan)
-    monkeypatch.setattr(GraphEncoder, "_captured", lambda *_: pytest.fail("captured"))
+    monkeypatch.setattr(GraphEncoder, "_capture", lambda *_: pytest.fail("captured"))
     wanted = exit_forward(graphed.encoder, batch, rule)
     pooled = graphed.encoder(batch)
     for always in (False, True, False):

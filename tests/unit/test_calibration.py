@@ -143,7 +143,7 @@ def test_both_statements_hold_over_many_draws() -> None:
         # Drawn with replacement: independent draws, for which the population is the truth.
         rows = [torch.randint(4_000, (150,), generator=generator) for _ in range(3)]
         calibration, _ = certify(parts_of(pooled, rows, measured), 1, DEMAND)
-        scores = measured.predicted(calibration.predictor) if calibration.predictor else measured.consecutive
+        scores = measured.predict(calibration.predictor) if calibration.predictor else measured.consecutive
         exits, exited, wrong = counts(calibration.thresholds, scores, bad)
         saved += exited > 0
         searched = Neighbourhood(pooled[1:, everyone[::8]], pooled[1:, rows[1]], 10)
@@ -326,7 +326,7 @@ def test_the_predictor_is_least_squares_on_the_features() -> None:
     predictor = fit_predictor(measured)
     scores = predictor.scores(pooled)
     assert scores[0].tolist() == [-math.inf] * 500
-    torch.testing.assert_close(measured.predicted(predictor)[1:], scores[1:], atol=1e-5, rtol=0)
+    torch.testing.assert_close(measured.predict(predictor)[1:], scores[1:], atol=1e-5, rtol=0)
     for layer in range(1, 4):
         expected = torch.linalg.lstsq(
             measured.features[layer - 1].double(), measured.similarity[layer].double()[:, None]

@@ -189,7 +189,7 @@ def test_zero_vectors_never_converge_and_a_head_still_answers() -> None:
     assert not Patient(ExitRule(0.1, 1), 2).leaves(3, zeros, [zeros, zeros]).any()
     predictors = Predictors(torch.ones(4, 8), torch.full((4,), 0.9))
     assert ByPredictors(predictors, 0.9, 1).leaves(1, zeros, []).all()
-    scores = Predictor(torch.ones(5, 6)).predicted(2, zeros, zeros, zeros)
+    scores = Predictor(torch.ones(5, 6)).predict(2, zeros, zeros, zeros)
     assert scores.isfinite().all()
 
 
@@ -202,7 +202,7 @@ def test_a_run_that_the_model_is_too_shallow_for(count: int, patience: int) -> N
 
 def test_a_layer_without_a_threshold_is_not_scored() -> None:
     class Unreadable:
-        def predicted(self, *_: object) -> Tensor:
+        def predict(self, *_: object) -> Tensor:
             raise AssertionError("scored")
 
     held = torch.tensor([torch.inf, 0.9, torch.inf, torch.inf])

@@ -26,7 +26,7 @@ def test_mean_gain_by_hand() -> None:
     assert gain.value == pytest.approx(0.95 - 0.7)
     # A resample of one text alone has no gain, one of both has all of it.
     assert gain.interval == pytest.approx([0.0, 0.25])
-    assert gain.named("x") == {"x": gain.value, "x_ci95": gain.interval}
+    assert gain.as_evidence("x") == {"x": gain.value, "x_ci95": gain.interval}
 
 
 def test_one_depth_for_all_gains_nothing() -> None:

@@ -230,7 +230,7 @@ def as_on_card(encoder: Encoder, monkeypatch: pytest.MonkeyPatch) -> tuple[Graph
         captured.append("captured")
         return work
 
-    monkeypatch.setattr(GraphEncoder, "_captured", staticmethod(capture))
+    monkeypatch.setattr(GraphEncoder, "_capture", staticmethod(capture))
     monkeypatch.setattr(torch.cuda, "Event", MadeEvent)
     monkeypatch.setattr(torch.cuda, "current_stream", lambda *_: MadeStream())
     monkeypatch.setattr(torch.cuda, "device", lambda _: nullcontext())

@@ -30,7 +30,7 @@ def on_card(tiny_model: LeapEncoder, monkeypatch: pytest.MonkeyPatch) -> Any:
     """The tiny model as if it were on a card, where its layers run as graphs."""
     path = GraphPath(tiny_model.encoder)
     path._trusted = True
-    monkeypatch.setattr(latency_cuda, "captured", lambda forward, batches: forward)
+    monkeypatch.setattr(latency_cuda, "capture", lambda forward, batches: forward)
     return SimpleNamespace(
         encoder=tiny_model.encoder,
         depth=tiny_model.depth,
@@ -126,7 +126,7 @@ def test_exits_are_compared_with_the_best_full_depth(
         taken = {"full": 8.0, "graph": 5.0, "eager": 20.0, "exit": 4.0, "monitored": 10.0}
         return {name: np.full((5, len(batches)), taken.get(name, 3.0)) for name in paths}
 
-    monkeypatch.setattr(latency, "timed", timed)
+    monkeypatch.setattr(latency, "time_paths", timed)
     rows = latency._rows_of(on_card, batches, "sentences", RULE, {}, 0, 1)
     by_path = {row["path"]: row for row in rows}
     assert {row["over"] for row in rows} == {"graph"}

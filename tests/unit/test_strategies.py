@@ -10,7 +10,7 @@ from leap.evaluate.judge import Judge, ScoredPairs
 from leap.evaluate.lengths import length_bins
 from leap.evaluate.strategies import own_strategies, strategies
 from leap.evaluate.sweep import sweep
-from leap.evidence.bounds import passes, recommended
+from leap.evidence.bounds import passes, recommend
 from leap.exits import ExitRule, LeapEncoder
 from leap.exits.calibrate.fit_predictors import fit_predictors
 from leap.exits.neighbours import NeighbourOverlap, neighbours, overlap
@@ -165,8 +165,8 @@ def test_the_recommended_point_has_the_fewest_layers_of_those_that_pass() -> Non
         point(11.0, rate=0.5),
     ]
     assert [p["passes"] for p in points] == [False, False, True, True, False]
-    assert recommended(points) == points[3]
-    assert recommended(points[:2]) is None
+    assert recommend(points) == points[3]
+    assert recommend(points[:2]) is None
 
 
 def test_length_bins() -> None:

@@ -57,7 +57,7 @@ def test_a_shard_is_written_piece_by_piece(
     monkeypatch.setattr(cache, "ROWS_TOGETHER", 25)
     monkeypatch.setattr(
         cache,
-        "_pooled",
+        "_pool_layers",
         lambda model, ids, layers: (together.append(len(ids)), pooled(model, ids, layers))[1],
     )
     manifest = build_cache(tmp_path / "pieces", located, sentences, [2, 5], 32, "cpu")

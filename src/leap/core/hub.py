@@ -60,7 +60,7 @@ def fetch(
     try:
         folder = snapshot(cached=True)
         get_cached_repo_tree(repo, repo_type=repo_type, revision=revision)
-        return _undamaged(folder, patterns, what)
+        return _check_hashes(folder, patterns, what)
     except CachedRepoTreeNotFoundError:
         pass  # nobody knows whether the copy is whole
     except LocalEntryNotFoundError:
@@ -73,12 +73,12 @@ def fetch(
         with as_user_error(what):
             # Asked first because it fails at once; snapshot_download retries for 20 s without a network.
             HfApi().repo_info(repo, repo_type=repo_type, revision=revision, timeout=TIMEOUT_SECONDS)
-            return _undamaged(snapshot(cached=False), patterns, what)
+            return _check_hashes(snapshot(cached=False), patterns, what)
     except UnreachableError:
         if folder is None or not all(matching(folder, pattern) for pattern in required):
             raise
         _check_unasked(folder, patterns, repo_type, what)
-        return _undamaged(folder, patterns, what)
+        return _check_hashes(folder, patterns, what)
 
 
 class UnreachableError(UserError):
@@ -147,7 +147,7 @@ def _check_unasked(folder: Path, patterns: Sequence[str], repo_type: str, what: 
     log.warning("%s: the hub cannot be asked whether the copy in %s has all its files", what, folder)
 
 
-def _undamaged(folder: Path, patterns: Sequence[str], what: str) -> Path:
+def _check_hashes(folder: Path, patterns: Sequence[str], what: str) -> Path:
     """Compare files with the hash that the cache names them by: sha256 of large ones, Git's of others."""
     for file in sorted({file for pattern in patterns for file in matching(folder, pattern)}):
         name = file.resolve().name

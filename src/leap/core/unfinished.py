@@ -36,7 +36,7 @@ def remove_left_parts(place: Path) -> list[Path]:
     for folder in place.glob(f".*{ENDING}"):
         if not _is_ours(folder):
             continue
-        lock = _locked(folder)
+        lock = _lock_folder(folder)
         if lock is None:
             continue
         _remove(folder, lock)
@@ -65,13 +65,13 @@ def _remove(folder: Path, lock: int) -> None:
 def _new_part(target: Path) -> tuple[Path, int]:
     while True:
         folder = Path(tempfile.mkdtemp(prefix=f".{target.name}.", suffix=ENDING, dir=target.parent))
-        lock = _locked(folder)
+        lock = _lock_folder(folder)
         if lock is not None:
             return folder, lock
         # Another process took it for a left one in the moment before it was locked.
 
 
-def _locked(folder: Path) -> int | None:
+def _lock_folder(folder: Path) -> int | None:
     """An open file that holds the folder's lock; none if another process holds it or removed the folder."""
     import fcntl  # here, for Windows has none and needs none to read
 

@@ -23,7 +23,7 @@ def hub_values(source: HubFiles, columns: Sequence[str]) -> Iterator[tuple[Any, 
     Raises:
         UserError: the hub, the data set, its commit, configuration, split or columns cannot be had.
     """
-    with _explained(source):
+    with _as_user_error(source):
         is_reachable = _ask_once(source)
         dataset = _datasets().load_dataset(
             source.repo,
@@ -43,7 +43,7 @@ def hub_values(source: HubFiles, columns: Sequence[str]) -> Iterator[tuple[Any, 
 
 def hub_files(source: HubFiles) -> list[str]:
     """Ask the hub for the files of a configuration's split, without fetching them; errors as of `hub_values`."""
-    with _explained(source):
+    with _as_user_error(source):
         builder = _datasets().load_dataset_builder(
             source.repo,
             source.config,
@@ -122,7 +122,7 @@ def _datasets() -> Any:
 
 
 @contextmanager
-def _explained(source: HubFiles) -> Iterator[None]:
+def _as_user_error(source: HubFiles) -> Iterator[None]:
     from datasets.exceptions import DatasetsError
 
     try:

@@ -21,7 +21,7 @@ class ExtractedFile:
         if not path.is_file():
             raise UserError(f"{path} is missing: `dvc repro extract` writes it")
         self._path, self._columns = path, list(types)
-        with self._checked():
+        with self._refuse_damage():
             self._file = pq.ParquetFile(path, page_checksum_verification=True)
             metadata = self._file.metadata
             self.rows: list[int] = [metadata.row_group(i).num_rows for i in range(metadata.num_row_groups)]
@@ -38,7 +38,7 @@ class ExtractedFile:
 
     def read(self, group: int | None = None) -> dict[str, Any]:
         """Read, by column, a pyarrow ChunkedArray of one row group or of all; UserError if the file is damaged."""
-        with self._checked():
+        with self._refuse_damage():
             # read_table would import pandas
             if group is None:
                 table = self._file.read(columns=self._columns)
@@ -48,7 +48,7 @@ class ExtractedFile:
         return {name: table.column(name) for name in self._columns}
 
     @contextmanager
-    def _checked(self) -> Iterator[None]:
+    def _refuse_damage(self) -> Iterator[None]:
         import pyarrow as pa
 
         try:

@@ -217,7 +217,7 @@ def _csv(file: Path, columns: Sequence[str], optional: Sequence[str]) -> Iterato
     style: dict[str, Any] = {"delimiter": delimiter_of(header, columns)}
     if _holds_escaped_quotes(file) and not _is_well_formed(file, style):
         style |= {"escapechar": "\\", "doublequote": False}
-    yield from _delimited(file, columns, optional, style)
+    yield from _read_delimited(file, columns, optional, style)
 
 
 def delimiter_of(header: str, columns: Sequence[str] = ()) -> str:
@@ -231,7 +231,7 @@ def delimiter_of(header: str, columns: Sequence[str] = ()) -> str:
 
 
 def _tsv(file: Path, columns: Sequence[str], optional: Sequence[str]) -> Iterator[tuple[Any, ...]]:
-    return _delimited(file, columns, optional, {"delimiter": "\t", "quoting": csv.QUOTE_NONE})
+    return _read_delimited(file, columns, optional, {"delimiter": "\t", "quoting": csv.QUOTE_NONE})
 
 
 def _holds_escaped_quotes(file: Path) -> bool:
@@ -251,7 +251,7 @@ def _is_well_formed(file: Path, style: dict[str, Any]) -> bool:
             return False
 
 
-def _delimited(
+def _read_delimited(
     file: Path, columns: Sequence[str], optional: Sequence[str], style: dict[str, Any]
 ) -> Iterator[tuple[Any, ...]]:
     csv.field_size_limit(LONGEST_FIELD)

@@ -136,7 +136,7 @@ def adaptive_gains(
         for kind, own in chosen.items():
             where = layers[kind].double().numpy()[rows]
             gain = mean_gain(curve[:, rows], own[figure][rows], where, draws, seed)
-            gains |= gain.named(f"{figure}_{kind}")
+            gains |= gain.as_evidence(f"{figure}_{kind}")
     return gains
 
 

@@ -22,7 +22,7 @@ from leap.evaluate.strategies import Strategy, own_strategies, strategies
 from leap.evaluate.sweep import sweep
 from leap.evaluate.vector_cache import vector_cache
 from leap.evidence.bootstrap import mean_interval
-from leap.evidence.bounds import recommended
+from leap.evidence.bounds import recommend
 from leap.exits import LeapEncoder
 from leap.exits.neighbours import NeighbourOverlap
 from leap.exits.rules import ExitRule, at_layers, converged
@@ -119,7 +119,7 @@ def examine(
         **diagnose(overlaps, rule, tokens, edges, settings.bootstrap, settings.seed, pooled),
         "strategies": strategy_rows(pooled, judge, rule, own),
         "sweep": points,
-        "recommended": recommended(points),
+        "recommended": recommend(points),
     }
 
 

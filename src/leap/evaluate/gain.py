@@ -29,7 +29,7 @@ class Gain:
     value: float
     interval: list[float]
 
-    def named(self, name: str) -> dict[str, Any]:
+    def as_evidence(self, name: str) -> dict[str, Any]:
         """Return the value under a name, its interval under `<name>_ci95`, as evidence has them."""
         return {name: self.value, f"{name}_ci95": self.interval}
 

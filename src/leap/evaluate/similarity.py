@@ -172,8 +172,8 @@ def pair_columns(cosines: PairCosines, scores: Array) -> dict[str, Any]:
 
 def _correlations(cosines: PairCosines, scores: Array, draws: int, seed: int) -> dict[str, Any]:
     """Full, exited, their intervals, the adaptive gain and its ceiling: all on the same resamples."""
-    value = _resampled(cosines, scores, np.ones((1, len(scores)), dtype=np.int64))
-    blocks = [_resampled(cosines, scores, counts) for counts in resamples(len(scores), draws, seed)]
+    value = _resample(cosines, scores, np.ones((1, len(scores)), dtype=np.int64))
+    blocks = [_resample(cosines, scores, counts) for counts in resamples(len(scores), draws, seed)]
     values = {name: float(value[name][0]) for name in value}
     interval = {name: percentile_interval([block[name] for block in blocks]) for name in value}
     return {
@@ -188,7 +188,7 @@ def _correlations(cosines: PairCosines, scores: Array, draws: int, seed: int) ->
     }
 
 
-def _resampled(cosines: PairCosines, scores: Array, counts: Counts) -> dict[str, Array]:
+def _resample(cosines: PairCosines, scores: Array, counts: Counts) -> dict[str, Array]:
     both = spearman_of_resamples(np.stack([cosines.by_layer[-1], cosines.exited]), scores, counts)
     chosen = ((cosines.layers, cosines.exited), (cosines.oracle_layers, cosines.oracle))
     gain, ceiling = (

@@ -20,7 +20,7 @@ def passes(figures: Mapping[str, Any]) -> bool:
     )
 
 
-def recommended(points: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
+def recommend(points: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
     """Choose, of the sweep's points that pass, the one of fewest expected layers, and of those the nearest.
 
     Null where none passes.

@@ -106,7 +106,7 @@ def spearman_difference(one: Array, two: Array, scores: Array, draws: int, seed:
         gap: Array = correlations[0] - correlations[1]
         return gap
 
-    return _tested(difference, len(scores), draws, seed)
+    return _test_difference(difference, len(scores), draws, seed)
 
 
 def mean_difference(one: Array, two: Array, draws: int, seed: int) -> dict[str, Any]:
@@ -116,10 +116,10 @@ def mean_difference(one: Array, two: Array, draws: int, seed: int) -> dict[str, 
         gap: Array = counts @ (one - two) / counts[0].sum()
         return gap
 
-    return _tested(difference, len(one), draws, seed)
+    return _test_difference(difference, len(one), draws, seed)
 
 
-def _tested(difference: Callable[[Counts], Array], rows: int, draws: int, seed: int) -> dict[str, Any]:
+def _test_difference(difference: Callable[[Counts], Array], rows: int, draws: int, seed: int) -> dict[str, Any]:
     """The difference, its 95 % interval, and the two-sided p-value of no difference by the same resamples.
 
     The p-value is twice the share of resamples on the other side of 0 (Efron and Tibshirani 1993, chapter

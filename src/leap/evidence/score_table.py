@@ -36,11 +36,11 @@ def _arrow(values: Column | list[str]) -> "pa.Array":
     buffers: list[Any]
     if isinstance(values, np.ndarray):
         numbers = np.ascontiguousarray(values.round(9) if values.dtype == np.float64 else values)
-        kind, buffers = pa.from_numpy_dtype(numbers.dtype), [numbers]
+        kind, buffers = pa.from_numpy_dtype(numbers.dtype), [numbers.data]
     else:
         texts = [value.encode() for value in values]
         ends = np.cumsum([0, *map(len, texts)], dtype=np.int32)
-        kind, buffers = pa.string(), [ends, b"".join(texts)]
+        kind, buffers = pa.string(), [ends.data, memoryview(b"".join(texts))]
     return pa.Array.from_buffers(kind, len(values), [None, *map(pa.py_buffer, buffers)])
 
 

@@ -113,7 +113,7 @@ class ByPredictors:
         return self.min_layer
 
     def leaves(self, layer: int, pooled: Tensor, earlier: Sequence[Tensor]) -> Tensor:
-        return self.predictors.predicted(layer, pooled) >= self.threshold
+        return self.predictors.predict(layer, pooled) >= self.threshold
 
     def layer_thresholds(self, depth: int) -> None:
         return
@@ -140,7 +140,7 @@ class Calibrated:
         if predictor is None:
             score = F.cosine_similarity(pooled, earlier[-self.calibration.patience], dim=-1)
         else:
-            score = predictor.predicted(layer, pooled, earlier[-1], earlier[-2])
+            score = predictor.predict(layer, pooled, earlier[-1], earlier[-2])
         return score >= threshold
 
     def layer_thresholds(self, depth: int) -> LayerThresholds | None:

@@ -27,7 +27,7 @@ class Predictor:
 
     coefficients: Tensor
 
-    def predicted(self, layer: int, pooled: Tensor, before: Tensor, earlier: Tensor) -> Tensor:
+    def predict(self, layer: int, pooled: Tensor, before: Tensor, earlier: Tensor) -> Tensor:
         """Return the predicted similarity of layer l, from 2 on; p_l, p_{l-1} and p_{l-2}, [B, D] each, to [B]."""
         return features(pooled, before, earlier) @ self.coefficients[layer - 1]
 

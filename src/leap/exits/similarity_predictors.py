@@ -28,7 +28,7 @@ class Predictors:
     weight: Tensor
     bias: Tensor
 
-    def predicted(self, layer: int, pooled: Tensor) -> Tensor:
+    def predict(self, layer: int, pooled: Tensor) -> Tensor:
         """Return the predicted cos(p_l, p_L), [B]; `pooled` is [B, D], `layer` counted from 1 and below L."""
         return F.normalize(pooled, dim=-1) @ self.weight[layer - 1] + self.bias[layer - 1]
 

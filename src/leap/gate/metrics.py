@@ -206,12 +206,12 @@ def _of_data_set(metric: str, root: str, name: str, key: str, evidence: Evidence
     return Measured(metric, number(content.get(key)), n, _pair(content.get(interval)))
 
 
-def _in_old_index(metric: str, found: dict[str, Any], evidence: Evidence, n: int | None) -> Measured:
+def _in_old_index(metric: str, content: dict[str, Any], evidence: Evidence, n: int | None) -> Measured:
     """What queries lose in the index of the model before, against that model at full depth."""
     diagnose = evidence.diagnose or {}
     if "start" in diagnose and diagnose["start"] is None:
         return Measured(metric, None, n, not_applicable=NO_START)
-    old = found.get("teacher_index") or {}
+    old = content.get("teacher_index") or {}
     exited, before = (number(old.get(f"ndcg_at_10_{mode}")) for mode in ("query_exit", "teacher"))
     return Measured(metric, relative_drop(exited, before), n)
 

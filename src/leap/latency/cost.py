@@ -46,12 +46,12 @@ def run_cost(
     if training_hours is None:
         training_hours = read_json(latency.parent / "training" / "training.json", "dvc repro")["seconds"] / 3600
     spending = Spending(daily, training_hours, *prices)
-    found = amortisation(measured, batch, spending)
+    cost = amortisation(measured, batch, spending)
     if as_json:
-        return json.dumps(found, indent=2, allow_nan=False)
+        return json.dumps(cost, indent=2, allow_nan=False)
     where = measured["environment"]
     machine = f"{where.get('card') or where['cpu']} ({where['cores']} cores)"
-    return "\n".join(lines(found, spending, batch, machine))
+    return "\n".join(lines(cost, spending, batch, machine))
 
 
 def amortisation(latency: dict[str, Any], batch: int, spending: Spending) -> dict[str, Any]:

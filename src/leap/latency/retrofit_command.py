@@ -50,6 +50,6 @@ def run_retrofit(
     shown = table(measure_retrofit(after, LeapEncoder(folder, device), queries, documents))
     if query_layer is not None:
         return f"{shown}\nqueries leave at layer {query_layer}, as --query-layer says"
-    found = calibrate_queries(after, queries, documents, demand, seed=seed)
-    found.save(output)
-    return f"{shown}\n{describe_queries(found)[0]}"
+    calibrated = calibrate_queries(after, queries, documents, demand, seed=seed)
+    calibrated.save(output)
+    return f"{shown}\n{describe_queries(calibrated)[0]}"

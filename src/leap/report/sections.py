@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from leap.core.grid import Grid, shown, with_interval
-from leap.evidence.bounds import recommended
+from leap.evidence.bounds import recommend
 from leap.gate.verdict import mark
 from leap.report.findings import machine, would_fail
 from leap.report.study_results import Studies
@@ -228,7 +228,7 @@ def _strategies(variants: dict[str, Row]) -> Section:
     best = [
         {"variant": name, **found}
         for name, variant in variants.items()
-        if (found := recommended(variant.get("sweep") or []))
+        if (found := recommend(variant.get("sweep") or []))
     ]
     columns = f"variant; strategy; {FIGURES}; quality; time; the gate's bounds on these sentences=judged"
     note = (

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from leap.core.settings import Settings
-from leap.evidence.bounds import recommended
+from leap.evidence.bounds import recommend
 from leap.evidence.evidence_file import HEAD, Evidence
 from leap.evidence.frontier import frontier
 from leap.evidence.spread import spread
@@ -98,7 +98,7 @@ def over_seeds(seeds: dict[str, dict[str, Any]]) -> dict[str, Any]:
     measured = [seed for seed in seeds.values() if seed["checkpoint"] is not None]
     mean: dict[str, Any] = average([{**seed, "gate": None} for seed in measured or seeds.values()])
     # Not the mean of the seeds' rules: the rule that is best by the mean of their figures.
-    mean["recommended"] = recommended(mean["sweep"] or [])
+    mean["recommended"] = recommend(mean["sweep"] or [])
     verdicts = [seed["gate"] for seed in seeds.values()]
     if None in verdicts:
         return {**mean, "gate": None}

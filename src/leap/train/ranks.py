@@ -41,7 +41,7 @@ class Ranks:
         """Return all processes' vectors, [B / world, D] to [B, D], differentiable; in the order of the ranks."""
         if self.world == 1:
             return vectors
-        gathered: Tensor = _gathered(vectors)
+        gathered: Tensor = _gather(vectors)
         return gathered
 
     def mean(self, values: Tensor) -> Tensor:
@@ -62,7 +62,7 @@ class Ranks:
 
 
 @torch.compiler.disable  # type: ignore[untyped-decorator]
-def _gathered(vectors: Tensor) -> Tensor:
+def _gather(vectors: Tensor) -> Tensor:
     """Not compiled: torch.compile does not look into this collective's backward."""
     return torch.cat(all_gather(vectors.contiguous()))  # type: ignore[no-untyped-call]
 

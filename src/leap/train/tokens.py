@@ -122,11 +122,15 @@ def epoch_batches(lengths: Rows, batch_size: int, seed: int, epoch: int, mixed: 
     rows = generator.permutation(len(lengths))
     if len(rows) > batch_size:
         rows = rows[: len(rows) - len(rows) % batch_size]
-    batches = _mixed(rows, lengths, batch_size, generator) if mixed else _alike(rows, lengths, batch_size)
+    batches = (
+        _mixed_batches(rows, lengths, batch_size, generator)
+        if mixed
+        else _alike_batches(rows, lengths, batch_size)
+    )
     return [batches[index] for index in generator.permutation(len(batches))]
 
 
-def _alike(rows: Rows, lengths: Rows, batch_size: int) -> list[Rows]:
+def _alike_batches(rows: Rows, lengths: Rows, batch_size: int) -> list[Rows]:
     batches: list[Rows] = []
     for start in range(0, len(rows), batch_size * POOLED_BATCHES):
         pool = rows[start : start + batch_size * POOLED_BATCHES]
@@ -135,7 +139,7 @@ def _alike(rows: Rows, lengths: Rows, batch_size: int) -> list[Rows]:
     return batches
 
 
-def _mixed(rows: Rows, lengths: Rows, batch_size: int, generator: np.random.Generator) -> list[Rows]:
+def _mixed_batches(rows: Rows, lengths: Rows, batch_size: int, generator: np.random.Generator) -> list[Rows]:
     ordered = rows[np.argsort(lengths[rows], kind="stable")]
     strata = ordered.reshape(min(batch_size, len(rows)), -1)
     return list(generator.permuted(strata, axis=1).T.copy())

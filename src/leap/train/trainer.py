@@ -100,8 +100,8 @@ class Trainer:
         update, terms = self.prepare(log_start=done == 0)
         quiet = not self.ranks.first
         with (
-            _denormals_flushed(),
-            _signals_noted() as noted,
+            _flush_denormals(),
+            _note_signals() as noted,
             bar(total=self.steps, initial=done, unit="step", disable=quiet) as progress,
         ):
             clock = _Clock()
@@ -166,18 +166,18 @@ class Trainer:
             self.teacher.compile()
         if not compiled:
             log.info("the step runs kernel by kernel, not compiled, in %d process(es)", self.ranks.world)
-            step = Step(self._shared(), self.optimizer, self.teacher, self.settings)
+            step = Step(self._share_gradients(), self.optimizer, self.teacher, self.settings)
             return step, step.terms
         log.info("the step is compiled and one CUDA graph, in %d process(es)", self.ranks.world)
         stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         with torch.cuda.stream(stream):
-            module = self._shared()
+            module = self._share_gradients()
         torch.cuda.current_stream().wait_stream(stream)
         step = Step(module, self.optimizer, self.teacher, self.settings)
         warm_up = WARM_UP if self.ranks.world == 1 else WARM_UP_SHARED
         return CapturedStep(step, stream, warm_up), step.terms
 
-    def _shared(self) -> nn.Module:
+    def _share_gradients(self) -> nn.Module:
         """The module, its gradients averaged over the processes where there are several."""
         if self.ranks.world == 1:
             return self.module
@@ -250,7 +250,7 @@ def learning_rate_at(step: int, steps: int, settings: TrainSettings) -> float:
 
 
 @contextmanager
-def _denormals_flushed() -> Iterator[None]:
+def _flush_denormals() -> Iterator[None]:
     """Round numbers near the smallest to 0: a CPU takes a hundred times as long for them."""
     torch.set_flush_denormal(True)
     try:
@@ -260,7 +260,7 @@ def _denormals_flushed() -> Iterator[None]:
 
 
 @contextmanager
-def _signals_noted() -> Iterator[list[int]]:
+def _note_signals() -> Iterator[list[int]]:
     """Note SIGINT and SIGTERM instead of dying in the middle of a step; a second one ends at once."""
     noted: list[int] = []
 

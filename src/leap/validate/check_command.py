@@ -29,12 +29,12 @@ def check_settings(settings: Settings, ask: bool = False) -> Iterator[str]:
         yield f"{key:{wide}} {files:6}{size / 1e6:9.1f}  {license_ or 'none named'} ({repo})"
     if settings.train.precision == "bf16":
         if ask or not isinstance(settings.teacher, HubModel):
-            yield from _estimated(settings, sum(item.size for item in asked))
+            yield from _estimate_lines(settings, sum(item.size for item in asked))
         else:  # the teacher's size is in its config.json
             yield "on one NVIDIA L4: `leap check --hub` estimates time, memory and disk"
 
 
-def _estimated(settings: Settings, downloads: int) -> Iterator[str]:
+def _estimate_lines(settings: Settings, downloads: int) -> Iterator[str]:
     source = settings.teacher
     if isinstance(source, HubModel):
         folder = fetch(source.repo, source.revision, ("config.json",), "model", required=("config.json",))

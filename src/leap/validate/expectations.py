@@ -56,7 +56,7 @@ def write_table(
                 batch["leaked"] = [int(evaluation.occur_in(text)) for text in texts]
                 batch["truncated"] = longer(texts)
             if rows == 0:
-                columns = ", ".join(f"{_quoted(name)} {_quoted(kind)}" for name, kind in types.items())
+                columns = ", ".join(f"{_quote(name)} {_quote(kind)}" for name, kind in types.items())
                 database.execute(f"create table {TABLE} ({columns})")
                 places = ", ".join("?" * len(types))
                 insert = f"insert into {TABLE} values ({places})"  # nosec B608  # a constant and question marks
@@ -106,7 +106,7 @@ def _sqlite_type(kind: Any) -> str:
     return "TEXT" if pa.types.is_string(kind) or pa.types.is_large_string(kind) else str(kind).upper()
 
 
-def _quoted(name: str) -> str:
+def _quote(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
 
 
@@ -184,9 +184,9 @@ JUDGEMENT = ("query_id", "query", "document_id", "document", "grade")
 
 def add_table(file: Path, name: str, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
     with closing(sqlite3.connect(file)) as database:
-        database.execute(f"create table {_quoted(name)} ({', '.join(map(_quoted, columns))})")
+        database.execute(f"create table {_quote(name)} ({', '.join(map(_quote, columns))})")
         places = ", ".join("?" * len(columns))
-        database.executemany(f"insert into {_quoted(name)} values ({places})", rows)  # nosec B608  # quoted
+        database.executemany(f"insert into {_quote(name)} values ({places})", rows)  # nosec B608  # quoted
         database.commit()
 
 
@@ -296,7 +296,7 @@ def _entry(item: Any) -> dict[str, Any]:
             "examples": result.get("partial_unexpected_list", []),
         }
     elif observed is None:
-        observed = _raised(item.exception_info)
+        observed = _error_message(item.exception_info)
     return {
         "expectation": item.expectation_config.type,
         "column": parameters.pop("column", None),
@@ -306,7 +306,7 @@ def _entry(item: Any) -> dict[str, Any]:
     }
 
 
-def _raised(information: dict[str, Any]) -> str:
+def _error_message(information: dict[str, Any]) -> str:
     """The message of the error that prevented a judgement, for example a missing column."""
     if "exception_message" in information:
         return str(information["exception_message"])

@@ -115,7 +115,7 @@ def ask_for_inputs(settings: Settings) -> tuple[list[Asked], list[str]]:
         is_model = isinstance(source, HubModel)
         try:
             repository = ask_hub(source.repo, source.revision, "model" if is_model else "dataset")
-            wanted = _wanted(source, list(repository.files))
+            wanted = _fetched_files(source, list(repository.files))
         except UserError as error:
             (of_studies if key.startswith("studies.") else mistakes).append(f"{key}: {error}")
             continue
@@ -162,7 +162,7 @@ def _models(settings: Settings) -> Iterator[tuple[str, ModelSource]]:
             yield from unseen(f"studies.{study}.variants.{name}.teacher", each.teacher)
 
 
-def _wanted(source: HubFiles | HubCollection | HubModel, there: list[str]) -> set[str]:
+def _fetched_files(source: HubFiles | HubCollection | HubModel, there: list[str]) -> set[str]:
     from fnmatch import fnmatch
 
     if isinstance(source, HubFiles):

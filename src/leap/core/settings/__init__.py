@@ -82,26 +82,26 @@ class Settings(Block):
 
     def variant(self, name: str) -> VariantSettings:
         """Return one variant, its changes merged into the shared blocks; refuse an unknown name."""
-        return self._resolved(name, _named(self.variants, "variant", name))
+        return self._resolve(name, _select(self.variants, "variant", name))
 
     def pair_set(self, name: str) -> PairSource:
         """Return one set of scored pairs; refuse an unknown name."""
-        return _named(self.similarity, "set of pairs", name)
+        return _select(self.similarity, "set of pairs", name)
 
     def collection(self, name: str) -> RetrievalSource:
         """Return one retrieval collection; refuse an unknown name."""
-        return _named(self.retrieval, "collection", name)
+        return _select(self.retrieval, "collection", name)
 
     def study(self, name: str) -> Study:
         """Return one study; refuse an unknown name."""
-        return _named(self.studies, "study", name)
+        return _select(self.studies, "study", name)
 
     def study_variant(self, study: str, name: str) -> VariantSettings:
         """Return one variant of a study: the shared blocks, then the study's, then its own."""
         chosen = self.study(study)
-        return self._resolved(name, chosen.variants[name], chosen)
+        return self._resolve(name, chosen.variants[name], chosen)
 
-    def _resolved(self, name: str, variant: Variant, study: Study | None = None) -> VariantSettings:
+    def _resolve(self, name: str, variant: Variant, study: Study | None = None) -> VariantSettings:
         blocks = _laid_over(self.model_dump(include=set(BLOCKS)), study.model_dump() if study else {})
         own = variant.model_dump()
         about = {"name": name, "description": variant.description, "checkpoint": own["checkpoint"]}
@@ -118,7 +118,7 @@ class Settings(Block):
         return kinds(self.model_dump(mode="json"))
 
 
-def _named(block: dict[str, Item], kind: str, name: str) -> Item:
+def _select(block: dict[str, Item], kind: str, name: str) -> Item:
     if name not in block:
         raise UserError(f"no {kind} {name!r} in params.yaml: it has {', '.join(block) or 'none'}")
     return block[name]

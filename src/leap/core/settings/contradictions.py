@@ -22,7 +22,7 @@ def contradictions(content: Content) -> list[str]:
         *_folder_of_data(content),
         *_sizes_of_data(content),
         *_fixed_depth(content),
-        *_calibrated(content),
+        *_calibration_mistakes(content),
     ]
 
 
@@ -176,7 +176,7 @@ def _fixed_depth(content: Content) -> Iterator[str]:
         )
 
 
-def _calibrated(content: Content) -> Iterator[str]:
+def _calibration_mistakes(content: Content) -> Iterator[str]:
     """Calibration needs held-out sentences, and as many as its risk, keep and confidence demand."""
     if "data" not in content:
         return

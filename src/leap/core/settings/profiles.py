@@ -43,7 +43,7 @@ def compose(name: str, folder: Path = Path("profiles"), changes: Sequence[str] =
         _set(settings, change)
     stream = StringIO()
     _yaml().dump(settings, stream)
-    text = _spaced(stream.getvalue())
+    text = _space_blocks(stream.getvalue())
     origin = f"profile {name}" + (f" with {', '.join(changes)}" if changes else "")
     parse_settings(YAML(typ="safe").load(text), origin)
     return text
@@ -75,7 +75,7 @@ def start_from(
     _merge(settings, _yaml().load(plain.getvalue()))
     stream = StringIO()
     _yaml().dump(settings, stream)
-    text = _spaced(stream.getvalue())
+    text = _space_blocks(stream.getvalue())
     parse_settings(YAML(typ="safe").load(text), origin)
     _replace(target, text, folder, force)
 
@@ -106,7 +106,7 @@ def _yaml() -> YAML:
     return yaml
 
 
-def _spaced(text: str) -> str:
+def _space_blocks(text: str) -> str:
     """One empty line before the profile's name and before each block, wherever their keys came from."""
     dense = re.sub(r"\n\s*\n", "\n", text)
     return re.sub(r"\n(?=profile:|[a-z_]+:(?: +#.*)?\n)", "\n\n", dense)

@@ -107,8 +107,8 @@ def certify(parts: Parts, patience: int, demand: Demand) -> tuple[Calibration, O
     """
     level = (1 - demand.confidence) / 2
     predictor = fit_predictor(parts.fit)
-    consecutive = _tested(parts, lambda part: part.consecutive, demand, level)
-    predicted = _tested(parts, lambda part: part.predicted(predictor), demand, level)
+    consecutive = _test_candidates(parts, lambda part: part.consecutive, demand, level)
+    predicted = _test_candidates(parts, lambda part: part.predict(predictor), demand, level)
     if predicted.expected_layers < (1 - WORTH_PREDICTING) * consecutive.expected_layers:
         return Calibration(predicted.thresholds, patience, predictor), predicted
     return Calibration(consecutive.thresholds, patience, None), consecutive
@@ -184,7 +184,9 @@ def score_deciles(parts: Parts, patience: int) -> list[dict[str, Any]]:
     return rows
 
 
-def _tested(parts: Parts, scores_of: Callable[[Measured], Tensor], demand: Demand, level: float) -> Outcome:
+def _test_candidates(
+    parts: Parts, scores_of: Callable[[Measured], Tensor], demand: Demand, level: float
+) -> Outcome:
     fit, order, test = (scores_of(part) for part in (parts.fit, parts.order, parts.test))
     bad_in_order, bad_in_test = (part.similarity < demand.floor for part in (parts.order, parts.test))
 

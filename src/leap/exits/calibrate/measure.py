@@ -39,7 +39,7 @@ class Measured:
     def at(self, rows: Tensor) -> "Measured":
         return Measured(self.consecutive[:, rows], self.features[:, rows], self.similarity[:, rows])
 
-    def predicted(self, predictor: Predictor) -> Tensor:
+    def predict(self, predictor: Predictor) -> Tensor:
         scores = torch.einsum("lnf,lf->ln", self.features, predictor.coefficients[FIRST_LAYER - 1 :])
         return torch.cat([torch.full_like(scores[:1], -torch.inf), scores])
 

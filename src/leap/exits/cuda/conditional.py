@@ -101,7 +101,7 @@ class Conditions:
     def _condition(self, stream: torch.cuda.Stream, counter: Tensor) -> Any:
         """Append the decision and a conditional node to a capture; return the node's body."""
         driver = self._driver
-        graph, _ = self._captured(stream)
+        graph, _ = self._capture_state(stream)
         default = driver.CU_GRAPH_COND_ASSIGN_DEFAULT
         handle = check_answer(driver.cuGraphConditionalHandleCreate(graph, self._context, 0, default))
         arguments = (int(handle), counter.data_ptr(), STAYING)
@@ -111,7 +111,7 @@ class Conditions:
 
     def _add_node(self, stream: torch.cuda.Stream, handle: Any) -> Any:
         driver = self._driver
-        graph, after = self._captured(stream)
+        graph, after = self._capture_state(stream)
         node = driver.CUgraphNodeParams()
         node.type = driver.CUgraphNodeType.CU_GRAPH_NODE_TYPE_CONDITIONAL
         node.conditional.handle = handle
@@ -123,7 +123,7 @@ class Conditions:
         check_answer(driver.cuStreamUpdateCaptureDependencies(stream.cuda_stream, [added], None, 1, int(replace)))
         return node.conditional.phGraph_out[0]
 
-    def _captured(self, stream: torch.cuda.Stream) -> tuple[Any, Any]:
+    def _capture_state(self, stream: torch.cuda.Stream) -> tuple[Any, Any]:
         """Return the graph that a stream is captured into, and the nodes before the next."""
         status, _, graph, after, *_ = check_answer(self._driver.cuStreamGetCaptureInfo(stream.cuda_stream))
         if status != self._driver.CUstreamCaptureStatus.CU_STREAM_CAPTURE_STATUS_ACTIVE:

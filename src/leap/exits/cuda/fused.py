@@ -70,7 +70,7 @@ class FusedEncoder:
         self.processors = torch.cuda.get_device_properties(self.device).multi_processor_count
         # Ordinary tensors even where the first sentence is encoded: they stay the encoder's parameters.
         with torch.inference_mode(False), torch.no_grad():
-            self._weights, self._norms = _joined(encoder)
+            self._weights, self._norms = _join_weights(encoder)
         embeddings = [
             table.weight for table in (encoder.words, encoder.places, encoder.types) if table is not None
         ]
@@ -197,16 +197,18 @@ def fits(batch: Batch, config: EncoderConfig, most_tokens: int = MOST_TOKENS) ->
     return batch.groups[-1].length <= longest_row(config) and len(batch.ids) <= most_tokens
 
 
-def _joined(encoder: Encoder) -> tuple[Tensor, Tensor]:
+def _join_weights(encoder: Encoder) -> tuple[Tensor, Tensor]:
     """Return all layers' weights in one block [L, numbers of a layer], and all norms [L + 1, 2, D].
 
     The encoder's own parameters become views of the block, so the weights are held once.
     """
     layers = [layer for layer in encoder.layers if isinstance(layer, Layer)]
-    weights = torch.stack([torch.cat([part.data.flatten() for part in _ordered(layer)]) for layer in layers])
+    weights = torch.stack(
+        [torch.cat([part.data.flatten() for part in _order_parameters(layer)]) for layer in layers]
+    )
     for block, layer in zip(weights, layers, strict=True):
         start = 0
-        for part in _ordered(layer):
+        for part in _order_parameters(layer):
             size = part.numel()
             part.data = block[start : start + size].view_as(part)
             start += size
@@ -217,7 +219,7 @@ def _joined(encoder: Encoder) -> tuple[Tensor, Tensor]:
     return weights, pairs
 
 
-def _ordered(layer: Layer) -> list[Tensor]:
+def _order_parameters(layer: Layer) -> list[Tensor]:
     """A layer's parameters in the kernel's order; its last norm is held apart."""
     return [
         layer.qkv.weight,

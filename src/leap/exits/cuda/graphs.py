@@ -313,12 +313,12 @@ class GraphEncoder:
             work()
             graphed.calls[key] = None
             return None
-        replay = graphed.calls[key] or self._captured(work, graphed.pool)
+        replay = graphed.calls[key] or self._capture(work, graphed.pool)
         graphed.calls[key] = replay
         return replay
 
     @staticmethod
-    def _captured(work: Call, pool: Any) -> Call:
+    def _capture(work: Call, pool: Any) -> Call:
         graph = torch.cuda.CUDAGraph()
         # Other threads may go on allocating meanwhile.
         with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):

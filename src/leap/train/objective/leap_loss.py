@@ -62,7 +62,7 @@ class LeapLoss(Objective):
         self, pooled: Tensor, teacher: Tensor, stored: list[int], progress: Tensor | float
     ) -> tuple[Tensor, dict[str, Tensor]]:
         own = pooled[1:].float()
-        exited = self._exited(own)
+        exited = self._map_exits(own)
         parts = self._terms(own, exited, teacher, stored, progress)
         total = self._sum(parts)
         if self.settings.matryoshka:
@@ -113,7 +113,7 @@ class LeapLoss(Objective):
             parts["anchor"] = terms.final_loss(own[-1], teacher[-1])
         return parts
 
-    def _exited(self, own: Tensor) -> Tensor:
+    def _map_exits(self, own: Tensor) -> Tensor:
         below, share = own[:-1], self.settings.exit_gradient
         if self.heads is None and share == 1.0:
             return own

@@ -112,7 +112,9 @@ class _ShardWriter:
             encoder, tokenizer = self.model.encoder, self.model.tokenizer
             cuts = [*part[::ROWS_TOGETHER], part.stop]
             pieces = (self.sentences[first:last] for first, last in pairwise(cuts))
-            _write_shard(path, (_pooled(encoder, tokenizer(piece), self.layers) for piece in pieces), part.start)
+            _write_shard(
+                path, (_pool_layers(encoder, tokenizer(piece), self.layers) for piece in pieces), part.start
+            )
         shard = read_json(path.with_suffix(".json"), "dvc repro cache_teacher")
         return {key: shard[key] for key in ("file", "rows", "sha256")}
 
@@ -250,7 +252,7 @@ def _write_shard(path: Path, pieces: Iterable[Halves], start: int) -> None:
 
 
 @torch.inference_mode()
-def _pooled(
+def _pool_layers(
     encoder: Walkable, token_ids: list[list[int]], layers: list[int]
 ) -> "np.ndarray[Any, np.dtype[np.float16]]":
     out = np.empty((len(token_ids), len(layers), encoder.config.width), dtype=np.float16)
