@@ -7,7 +7,7 @@ from made_evidence import made_settings, write_checkpoint, write_evidence
 
 from leap.core.errors import UserError
 from leap.core.files import write_with_checksum
-from leap.evidence.evidence_file import data_hashes, head, model_hash, read_evidence
+from leap.evidence.evidence_file import HEAD, data_hashes, head, model_hash, read_evidence
 
 
 @pytest.fixture
@@ -21,9 +21,7 @@ def test_the_head_names_checkpoint_rule_and_data(project: Path) -> None:
     write_checkpoint(Path("models/leap-1"), b"weights")
     Path("pairs.csv").write_text("x")
     opening = head("sts", settings, "leap", 1, Path("models/leap-1"), [Path("pairs.csv")], "cpu")
-    assert list(opening) == [
-        "kind", "variant", "seed", "checkpoint", "model", "exit_rule", "settings", "data", "code", "environment"
-    ]  # fmt: skip
+    assert (*opening, "scores", "checksum") == HEAD
     assert opening["checkpoint"] == hashlib.sha256(b"weights").hexdigest()
     assert opening["exit_rule"] == {"threshold": 0.95, "min_layer": 6, "patience": 1}
     assert opening["data"] == {"pairs.csv": hashlib.sha256(b"x").hexdigest()}

@@ -53,7 +53,7 @@ def test_a_shard_is_written_piece_by_piece(
     tmp_path: Path, located: Located, sentences: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     together = []
-    pooled = cache._pooled
+    pooled = cache._pool_layers
     monkeypatch.setattr(cache, "ROWS_TOGETHER", 25)
     monkeypatch.setattr(
         cache,
