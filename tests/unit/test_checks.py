@@ -318,6 +318,9 @@ def test_full_depth_is_held_against_the_model_before_where_there_is_one(project:
     assert (old["similarity_to_start"].passed, old["similarity_to_start"].value) == (True, 0.96)
     assert old["old_index.second"].value == pytest.approx(1 - 0.475 / 0.52)
     assert old["old_index.second"].passed
+    lost = old["full_against_start.second"]
+    assert (lost.value, lost.passed, lost.severity) == (pytest.approx(1 - 0.50 / 0.52), False, "refuse")
+    assert value("sts.drop_vs_start", near) == pytest.approx(1 - 0.80 / 0.82)
     far = made(project, diagnose={"start": {"similarity": 0.951, "similarity_ci95": [0.94, 0.96]}})
     assert "similarity_to_start" in {r.name for r in checked(far, rivals(project)) if not r.passed}
 
@@ -329,6 +332,7 @@ def test_without_a_model_before_its_checks_do_not_apply_and_without_evidence_the
     reason = "is not applicable: student.start is not {kind: teacher}: there is no model before"
     assert results["similarity_to_start"].reason == f"start.similarity {reason}"
     assert results["old_index.second"].reason == f"retrieval.second.old_index_drop {reason}"
+    assert results["full_against_start.second"].reason == f"retrieval.second.drop_vs_start {reason}"
     evidence = made(project)
     assert evidence.diagnose is not None
     del evidence.diagnose["start"]

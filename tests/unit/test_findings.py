@@ -127,6 +127,7 @@ def test_where_nothing_passes_the_nearest_is_named_with_its_reasons(summary: dic
         ("retrieval.scifact.drop", 0.12, "<= 0.08", "nDCG@10 lost on scifact 12 % (at most 8 %)"),
         ("retrieval.a.query_drop", 0.05, "<= 0.03", "nDCG@10 lost on a where only queries exit 5 % (at most 3 %)"),
         ("retrieval.a.old_index_drop", 0.12, "<= 0.1", "nDCG@10 lost on a in the old index 12 % (at most 10 %)"),
+        ("retrieval.a.drop_vs_start", 0.04, "<= 0.03", "nDCG@10 lost on a at full depth 4 % (at most 3 %)"),
         ("start.similarity", 0.93, ">= 0.95", "similarity of full depth to the model before 0.93 (at least 0.95)"),
         ("latency.query_speed_up", 0.97, "> 1.0", "queries' speed-up 0.97x (more than 1x)"),
         ("latency.speed_up", 0.74, "> 1.0", "speed-up 0.74x (more than 1x)"),

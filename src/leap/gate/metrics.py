@@ -197,8 +197,8 @@ def _of_data_set(metric: str, root: str, name: str, key: str, evidence: Evidence
     n = _count(content, "n" if root == "sts" else "n_queries")
     if key in RIVALS:
         return _against(metric, root, name, key, evidence, rivals, n)
-    if key == "old_index_drop":
-        return _in_old_index(metric, content, evidence, n)
+    if key in ("old_index_drop", "drop_vs_start"):
+        return _against_start(metric, root, key, content, evidence, n)
     if key == "drop_vs_full":
         full, exited = (number(content.get(figure)) for figure in QUALITY[root])
         return Measured(metric, relative_drop(exited, full), n)
@@ -206,14 +206,17 @@ def _of_data_set(metric: str, root: str, name: str, key: str, evidence: Evidence
     return Measured(metric, number(content.get(key)), n, _pair(content.get(interval)))
 
 
-def _in_old_index(metric: str, content: dict[str, Any], evidence: Evidence, n: int | None) -> Measured:
-    """What queries lose in the index of the model before, against that model at full depth."""
+def _against_start(
+    metric: str, root: str, key: str, content: dict[str, Any], evidence: Evidence, n: int | None
+) -> Measured:
+    """What is lost against the model before: by full depth, or by early queries in that model's index."""
     diagnose = evidence.diagnose or {}
     if "start" in diagnose and diagnose["start"] is None:
         return Measured(metric, None, n, not_applicable=NO_START)
     old = content.get("teacher_index") or {}
-    exited, before = (number(old.get(f"ndcg_at_10_{mode}")) for mode in ("query_exit", "teacher"))
-    return Measured(metric, relative_drop(exited, before), n)
+    before = number(content.get("spearman_teacher") if root == "sts" else old.get("ndcg_at_10_teacher"))
+    own = old.get("ndcg_at_10_query_exit") if key == "old_index_drop" else content.get(QUALITY[root][0])
+    return Measured(metric, relative_drop(number(own), before), n)
 
 
 def _against(
