@@ -23,6 +23,7 @@ def made_settings(**blocks: Any) -> Settings:
     content = YAML(typ="safe").load(EMBEDDED.read_text())
     content["variants"]["fixed_depth"] = {"description": "six layers", "student": {"layers": 6}}
     content["gate"]["fixed_depth"] = "fixed_depth"
+    content["variants"]["elastic"]["exit"] = {}  # made evidence has four layers
     content["retrieval"]["second"] = dict(content["retrieval"]["docstrings"])
     for name, change in blocks.items():
         content[name] = {**content[name], **change} if isinstance(change, dict) else change
