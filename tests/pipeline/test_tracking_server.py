@@ -139,7 +139,7 @@ from made_evidence import made_settings
 from made_store import place
 
 settings = made_settings(tracking={"uri": sys.argv[1], "experiment": "test"}, gate={"registered_model": "race"})
-print(place(settings, sys.argv[2], float(sys.argv[3])).as_json())
+place(settings, sys.argv[2], float(sys.argv[3]))
 """
 
 
