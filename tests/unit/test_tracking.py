@@ -513,7 +513,7 @@ def test_a_uri_that_names_no_store_is_refused_with_the_right_spelling(uri: str, 
     assert hint in str(error.value)
 
 
-def test_experiment_and_registered_model_are_the_datas_own_in_any_profile() -> None:
+def test_experiment_and_registered_model_belong_to_the_data_in_any_profile() -> None:
     assert (SETTINGS.experiment, SETTINGS.registered_model) == ("leap-docstrings", "leap-docstrings")
     text = {"kind": "local", "path": "a.csv", "columns": ["text"]}
     for names, name in ((["tickets"], "leap-tickets"), (list("abcdef"), "leap-a-b-c-and-3-more")):

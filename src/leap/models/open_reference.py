@@ -62,7 +62,8 @@ def _shortened(folder: Path, layers: int) -> dict[str, Any]:
     """What config.json must say of a model's first layers, lists of something a layer included."""
     from transformers import AutoConfig
 
-    config = AutoConfig.from_pretrained(str(ModelFolder.read(folder).transformer), local_files_only=True)
+    transformer = str(ModelFolder.read(folder).transformer)
+    config = AutoConfig.from_pretrained(transformer, local_files_only=True)  # nosec B615
     depth = config.num_hidden_layers
     lists = {key: value for key, value in config.to_dict().items() if isinstance(value, list)}
     shorter = {key: value[:layers] for key, value in lists.items() if len(value) == depth}
