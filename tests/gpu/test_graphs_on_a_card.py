@@ -93,6 +93,15 @@ def test_every_call_equals_the_reference(
         assert cosine(vectors, pooled[3]) >= least
 
 
+def test_the_costs_of_looks_and_moves_are_this_machines(graphed: GraphEncoder) -> None:
+    written_down = graphed.costs
+    graphed.measure_costs()
+    assert graphed.costs != written_down
+    for milliseconds in (graphed.costs.look, graphed.costs.move, graphed.costs.device_look):
+        assert 0.001 <= milliseconds < 1
+    assert not graphed._graphed, "the batch that was timed is forgotten"
+
+
 def test_the_kernels_equal_their_references() -> None:
     encoder, numbers = random_encoder(4, 96, 3, "cpu"), random.Random(3)
     on_card = random_encoder(4, 96, 3)

@@ -1,8 +1,11 @@
 """`LeapEncoder` on a card: every path gives what layer by layer gives, and a wrong one is not used."""
 
 import logging
+import re
+import shutil
 import threading
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,6 +18,7 @@ from leap.exits import LeapEncoder
 from leap.exits.cuda.fused import FusedEncoder
 from leap.exits.precision import near_threshold
 from leap.exits.rules import ExitRule
+from leap.models.exit_heads import ExitHeads
 
 pytestmark = [
     pytest.mark.gpu,
@@ -77,6 +81,43 @@ def test_every_path_gives_the_same(
     assert model.paths.fast, "a path was refused"
     if path == "auto":
         assert [fast.name for fast in model.paths.fast] == ["fused", "graphs"]
+
+
+@pytest.mark.parametrize("path", ["auto", "graphs", "eager"])
+@pytest.mark.parametrize("batch_size", [1, 7, 100])  # a single product, a batched one, and one a layer
+def test_exit_heads_map_on_the_card(
+    tmp_path: Path, folder: Path, sentences: list[str], rule: ExitRule, path: str, batch_size: int
+) -> None:
+    with_heads = shutil.copytree(folder, tmp_path / "heads")
+    generator = torch.Generator().manual_seed(5)
+    maps = torch.eye(128) + 0.1 * torch.randn(4, 128, 128, generator=generator)
+    ExitHeads(maps).save(with_heads)
+    every = torch.cat([maps, torch.eye(128)[None]])
+    plain = LeapEncoder(folder, "cuda", model_kwargs=HALF, path=path)  # type: ignore[arg-type]
+    model = LeapEncoder(with_heads, "cuda", model_kwargs=HALF, path=path)  # type: ignore[arg-type]
+    texts = (sentences * 3)[:150]
+    ways: list[dict[str, Any]] = [
+        {"threshold": rule.threshold, "min_layer": 2},
+        {"strategy": "fixed", "layer": 3},
+        {"strategy": "full"},
+    ]
+    for options in ways:
+        vectors, exits = plain.encode(texts, batch_size=batch_size, return_exit_layers=True, **options)
+        mapped, layers = model.encode(texts, batch_size=batch_size, return_exit_layers=True, **options)
+        assert (layers == exits).all()
+        wanted = torch.bmm(torch.as_tensor(vectors)[:, None], every[torch.as_tensor(exits) - 1])[:, 0]
+        np.testing.assert_allclose(mapped, wanted.numpy(), atol=2e-2, rtol=2e-2)
+
+
+def test_warming_finds_where_graphs_are_faster(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    model = LeapEncoder(folder, "cuda", model_kwargs=HALF)
+    with caplog.at_level(logging.INFO, logger="leap.exits.paths"):
+        model.warm_up([1, 64], [16], **EXITS)
+    timed = [message for message in caplog.messages if "tokens are fused" in message]
+    assert len(timed) == 2
+    fused, graphs = (float(figure) for figure in re.findall(r"([0-9.]+) ms", timed[1]))
+    most = int(re.findall(r"up to (\d+) tokens", timed[1])[0])
+    assert (most >= 1024) == (fused <= graphs)
 
 
 def test_half_after_loading(folder: Path, eager: LeapEncoder, sentences: list[str]) -> None:

@@ -58,13 +58,14 @@ def test_the_commit_is_the_full_hash_and_says_whether_files_differ(tmp_path: Pat
     assert commit(tmp_path) == {"commit": head, "dirty": True}
 
 
-def test_the_pipelines_own_lock_is_no_change_of_the_code(tmp_path: Path) -> None:
+def test_the_pipelines_own_lock_and_settings_are_no_change_of_the_code(tmp_path: Path) -> None:
     git(tmp_path, "init", "-q")
-    for name in ("code", "dvc.lock"):
+    for name in ("code", "dvc.lock", "params.yaml"):
         (tmp_path / name).write_text("one")
     git(tmp_path, "add", ".")
     git(tmp_path, "commit", "-q", "-m", "one")
     (tmp_path / "dvc.lock").write_text("two")
+    (tmp_path / "params.yaml").write_text("two")
     (tmp_path / "untracked").touch()
     assert commit(tmp_path)["dirty"] is False
     (tmp_path / "code").write_text("two")

@@ -2,7 +2,7 @@
 
 import pytest
 
-from leap.exits.cuda.schedule import LOOK_MS, MOVE_MS, REMEMBERED, Clock, Schedule, Traffic
+from leap.exits.cuda.schedule import REMEMBERED, Clock, Costs, Schedule, Traffic
 
 LEVELS = [(32, 4096), (16, 2048), (4, 512)]
 
@@ -73,13 +73,13 @@ def test_a_batch_that_will_not_finish_early_is_not_looked_at() -> None:
 
 def test_a_look_has_to_pay_for_itself() -> None:
     # Layers of a microsecond: five of them cost less than the look.
-    assert LOOK_MS > 5 * 0.001
+    assert Costs.look > 5 * 0.001
     assert schedule(traffic_of([7]), [0.001]).next_look(0, 1, 4096, 0) == 12
 
 
 def test_what_follows_is_launched_first_where_an_end_is_unlikely() -> None:
     mixed = schedule(traffic_of([6] * 9 + [9]), [0.05])
-    # 0.9 ** 32 = 0.034 of 0.05 ms in vain against a wait of LOOK_MS.
+    # 0.9 ** 32 = 0.034 of 0.05 ms in vain against a wait of Costs.look.
     assert mixed.looks_behind(6, 0, 32, 0)
     # 0.9 for one row.
     assert not mixed.looks_behind(6, 0, 1, 0)
@@ -107,7 +107,7 @@ def test_rows_move_where_the_rest_is_worth_it() -> None:
     assert plan.better_level(6, 17, 1000, 0) == 0
     assert plan.better_level(6, 10, 3000, 0) == 0
     assert plan.better_level(12, 1, 10, 0) == 0
-    assert MOVE_MS > 0.1 - 0.06 - 0.03
+    assert Costs.move > 0.1 - 0.06 - 0.03
     # One layer less at half the time does not pay for moving.
     flat = schedule(traffic_of([6]), [0.1, 0.099, 0.098])
     assert flat.better_level(6, 3, 300, 0) == 0

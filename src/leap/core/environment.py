@@ -67,14 +67,18 @@ def card_name(device: str) -> str:
     return torch.cuda.get_device_name(torch.device(device))
 
 
+SETTINGS_AND_LOCK = (":!dvc.lock", ":!params.yaml")
+
+
 def commit(folder: Path) -> dict[str, Any]:
     """Read the git commit of the project at `folder`, and whether tracked files differ from it.
 
-    dvc.lock is not counted: it is what the pipeline itself writes while it runs.
+    dvc.lock and params.yaml are not counted: the pipeline itself writes the one while it runs, and the other's
+    settings are recorded with every result, so that they say nothing about the code.
     """
     try:
         head = _git(folder, "rev-parse", "HEAD").strip()
-        changes = _git(folder, "status", "--porcelain", "--untracked-files=no", "--", ":/", ":!dvc.lock")
+        changes = _git(folder, "status", "--porcelain", "--untracked-files=no", "--", ":/", *SETTINGS_AND_LOCK)
     except (OSError, subprocess.CalledProcessError):
         return {"commit": None, "dirty": None}
     return {"commit": head, "dirty": bool(changes)}

@@ -186,8 +186,7 @@ class Leaving:
         def leave(batch: Batch) -> tuple[Tensor, Tensor]:
             monitor = self.monitor
             similarities: dict[int, Tensor] | None = None if monitor is None else {}
-            vectors, exits = self.paths.exits(batch, policy, similarities)
-            mapped = vectors if self.heads is None else self.heads.at_exits(vectors, exits)
+            mapped, exits = self.paths.exits(batch, policy, similarities, self.heads)
             if monitor is not None and isinstance(policy, Fixed):
                 monitor.bypass(batch.rows)
             elif monitor is not None:

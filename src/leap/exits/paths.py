@@ -3,7 +3,9 @@
 import logging
 from collections.abc import Sequence
 from importlib.util import find_spec
+from statistics import median
 from threading import RLock
+from time import perf_counter
 from typing import Any, Literal, Protocol, get_args
 
 import torch
@@ -17,7 +19,8 @@ from leap.exits.forward import exit_forward
 from leap.exits.plan import Plan, plan_of
 from leap.exits.policy import ExitPolicy
 from leap.exits.trust import disagreement, made_batch
-from leap.models.batches import Batch
+from leap.models.batches import Batch, pack
+from leap.models.exit_heads import ExitHeads
 from leap.models.kernels.varlen import LONGEST_TILE
 from leap.models.packed_encoder import Encoder
 from leap.models.walk import Walkable
@@ -28,7 +31,7 @@ PathName = Literal["auto", "fused", "graphs", "eager"]
 
 # Hopper: the fused kernel was written and measured for it.
 CAPABILITY = (9, 0)
-# Above, graphs are faster than the fused kernel (docs/log).
+# Above, graphs are faster than the fused kernel, until `warm` measures where on this machine (docs/log).
 FUSED_TOKENS = 704
 # Blocks a tile in the comparison with the reference implementation.
 MEMBERS = 8
@@ -155,6 +158,7 @@ class GraphPath:
                     setattr(self.graphs, way, False)
                 if reason:
                     raise DisagreementError(reason)
+            self.graphs.measure_costs()
             self._trusted = True
 
 
@@ -189,9 +193,16 @@ class Paths:
         return ", then ".join([*(path.name for path in self.fast), self.eager])
 
     def exits(
-        self, batch: Batch, policy: ExitPolicy, similarities: dict[int, Tensor] | None = None
+        self,
+        batch: Batch,
+        policy: ExitPolicy,
+        similarities: dict[int, Tensor] | None = None,
+        heads: ExitHeads | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """Compute as `leap.exits.forward.exit_forward`, by the first path that takes the batch."""
+        """Compute as `leap.exits.forward.exit_forward`, by the first path that takes the batch.
+
+        The vectors are mapped by the exit heads, where some are given.
+        """
         plan = None if similarities is not None else plan_of(policy, self.encoder.config.layers)
         if plan is None:
             kind = type(policy).__name__ if similarities is None else "a monitor"
@@ -201,6 +212,8 @@ class Paths:
                 if path.takes(batch):
                     try:
                         vectors, layers = path.run(batch, plan)
+                        if heads is not None:  # before the device is waited for
+                            vectors = heads.at_exits(vectors, layers, plan.exits_at)
                         exits = layers.cpu()
                         path.learn(plan, exits.tolist())
                     except torch.OutOfMemoryError:
@@ -211,7 +224,8 @@ class Paths:
                         return vectors, exits
             longest = batch.groups[-1].length
             self._tell("size", f"{batch.rows} rows of up to {longest} tokens fit no other")
-        return exit_forward(self.encoder, batch, policy, similarities)
+        vectors, exits = exit_forward(self.encoder, batch, policy, similarities)
+        return vectors if heads is None else heads.at_exits(vectors, exits), exits
 
     def warm(self, rows: int, length: int, policy: ExitPolicy) -> None:
         """Compile, compare and capture what batches of so many rows of this length need."""
@@ -225,6 +239,27 @@ class Paths:
                 raise
             except (RuntimeError, ImportError, OSError) as error:
                 self._refuse(path, error)
+        self._set_border(rows, length, plan)
+
+    def _set_border(self, rows: int, length: int, plan: Plan) -> None:
+        """Time both fast paths on batches of so many rows and tokens: the faster one takes them from now on."""
+        tokens = rows * length
+        paths = {path.name: path for path in self.fast}
+        fused_path, graph_path = paths.get("fused"), paths.get("graphs")
+        if not isinstance(fused_path, FusedPath) or not isinstance(graph_path, GraphPath):
+            return
+        batch = pack([[self.encoder.config.pad_token] * length] * rows).to(self.encoder.weight.device)
+        if not fused.fits(batch, fused_path.fused.config) or not graph_path.takes(batch):
+            return
+        by_kernel, by_graphs = (time_path(path, batch, plan) for path in (fused_path, graph_path))
+        if by_kernel <= by_graphs:
+            fused_path.most_tokens = max(fused_path.most_tokens, tokens)
+        else:
+            fused_path.most_tokens = min(fused_path.most_tokens, tokens - 1)
+        log.info(
+            "exit path: %d rows of %d tokens take %.3f ms fused and %.3f ms by graphs: up to %d tokens are fused",
+            *(rows, length, by_kernel, by_graphs, fused_path.most_tokens),
+        )
 
     def _refuse(self, path: FastPath, error: Exception) -> None:
         reason = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
@@ -237,6 +272,22 @@ class Paths:
         if self.fast and kind not in self._warned:
             self._warned.add(kind)
             log.info("exit path: a batch runs by %s, because %s", self.eager, reason)
+
+
+def time_path(path: FastPath, batch: Batch, plan: Plan) -> float:
+    """Return the milliseconds that a path takes for a batch, calls back to back: the median of some bursts."""
+    placed = path.place(batch, plan)
+    for _ in range(3):  # plain calls, then the capture, then a replay
+        path.run(placed, plan)
+    bursts = []
+    for _ in range(5):
+        torch.cuda.synchronize()
+        start = perf_counter()
+        for _ in range(20):
+            path.run(placed, plan)
+        torch.cuda.synchronize()
+        bursts.append((perf_counter() - start) * 1000 / 20)
+    return median(bursts)
 
 
 def check_name(path: str) -> None:

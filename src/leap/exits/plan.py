@@ -23,6 +23,11 @@ class Plan(NamedTuple):
         layers = range(self.patience + 1, self.stop)
         return tuple(layer for layer in layers if self.thresholds[layer - 1] < math.inf)
 
+    @property
+    def exits_at(self) -> tuple[int, ...]:
+        """All layers at which rows may leave."""
+        return (*self.tests, self.stop)
+
     def flags(self) -> list[int]:
         """The work at each layer's output, index 0 the embeddings': 0 nothing, 1 pool it, 2 test it too.
 

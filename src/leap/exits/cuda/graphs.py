@@ -7,6 +7,8 @@ a whole batch is of interest, the device sees to it alone (`leap.exits.cuda.cond
 implementation is `leap.exits.forward`; on a CPU the same schedule runs with plain calls instead of graphs.
 """
 
+import logging
+import math
 import os
 import time
 from collections import OrderedDict
@@ -15,6 +17,7 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import combinations, pairwise
+from statistics import median
 from threading import Lock
 from typing import Any
 
@@ -24,11 +27,13 @@ from torch import Tensor
 from leap.exits.cuda.buckets import MOST_ROWS, MOST_TOKENS, Bucket, Shape, numbers_of, shape_of
 from leap.exits.cuda.conditional import conditions
 from leap.exits.cuda.exit_steps import LAST, exit_step, move_step
-from leap.exits.cuda.schedule import Clock, Schedule, Traffic
+from leap.exits.cuda.schedule import Clock, Costs, Schedule, Traffic
 from leap.exits.plan import Plan
 from leap.models.batches import Batch, pack
 from leap.models.kernels import varlen
 from leap.models.packed_encoder import Encoder
+
+log = logging.getLogger(__name__)
 
 # Buckets held, the least recently used goes first, and tokens of all their levels: some 2 GB at width 768.
 BUCKETS = 16
@@ -36,6 +41,11 @@ HELD_TOKENS = 2**18
 # Of a bucket, for all plans together; and plans whose traffic is remembered.
 GRAPHS = 512
 PLANS = 64
+# The batch on which looks and moves are timed, and the least that one is taken to cost.
+COST_ROWS, COST_LENGTH = 32, 16
+LEAST_COST_MS = 0.001
+# A cosine lies at or below 1: no row leaves.
+UNREACHABLE = 2.0
 # The host looks at the stream itself after so many looks at a flag.
 LOOKS = 4096
 
@@ -88,6 +98,7 @@ class GraphEncoder:
         # Looks at every test and moves whenever rows fit, or leaves every test to the device: for tests.
         self.always = False
         self.alone = False
+        self.costs = Costs()
         self._conditions = conditions(self.device)
         self._graphed: OrderedDict[Shape, GraphedBucket] = OrderedDict()
         self._traffic: OrderedDict[Plan, Traffic] = OrderedDict()
@@ -142,6 +153,44 @@ class GraphEncoder:
                 for _ in range(2):
                     self._alone(graphed, first, plan)
             graphed.times.clear()  # of layers without rows
+
+    @torch.inference_mode()
+    def measure_costs(self) -> None:
+        """Measure what looks and moves cost on this machine, in under a second; on a CPU nothing.
+
+        A batch of which no row leaves is computed with a look in the middle and without any: the difference is
+        the look's. A move is timed by itself, of rows that have left, so that none needs room.
+        """
+        middle = (self.depth + 1) // 2
+        if not self.on_card or middle < 2 or middle == self.depth:
+            return
+        thresholds = [math.inf] * self.depth
+        thresholds[middle - 1] = UNREACHABLE
+        plan = Plan(tuple(thresholds), 1, self.depth)
+        made = pack([[self.encoder.config.pad_token] * COST_LENGTH] * COST_ROWS).to(self.device)
+        with self._in_turn():
+            placed = self.place(made, plan.patience)
+            graphed = self._bucket(placed.shape)
+            self._fill(graphed.bucket, placed, plan)
+
+            def unbroken() -> None:
+                self._stretch(graphed, 0, 0, self.depth, plan)
+
+            def looked_at() -> None:
+                self._stretch(graphed, 0, 0, middle, plan)
+                self._wait_for_flag(graphed.bucket, middle)
+                self._stretch(graphed, 0, middle, self.depth, plan)
+
+            def alone() -> None:
+                self._alone(graphed, middle, plan)
+
+            whole, look = time_call(unbroken), time_call(looked_at)
+            device_look = time_call(alone) - whole if self._conditions else self.costs.device_look
+            graphed.bucket.levels[0].left.fill_(-1)
+            move = time_call(partial(self._move, graphed, 0, 1))
+            self._graphed.pop(placed.shape)  # its clock has seen bursts, not batches
+        self.costs = Costs(*(max(cost, LEAST_COST_MS) for cost in (look - whole, move, device_look)))
+        log.info("exit path graphs: %s ms on this machine", self.costs)
 
     def held_tokens(self) -> int:
         return sum(level.shape.tokens for graphed in self._graphed.values() for level in graphed.bucket.levels)
@@ -231,7 +280,8 @@ class GraphEncoder:
             levels = [(level.shape.rows, level.shape.tokens) for level in graphed.bucket.levels]
             if len(graphed.schedules) >= PLANS:
                 graphed.schedules.clear()
-            schedule = graphed.schedules[plan] = Schedule(plan.tests, plan.stop, levels, traffic, graphed.clock)
+            schedule = Schedule(plan.tests, plan.stop, levels, traffic, graphed.clock, self.costs)
+            graphed.schedules[plan] = schedule
         schedule.always = self.always
         return schedule
 
@@ -337,6 +387,21 @@ class GraphEncoder:
     def _wait(self) -> None:
         if self.on_card:
             torch.cuda.synchronize(self.device)
+
+
+def time_call(call: Call) -> float:
+    """Return the milliseconds of a call on the card, back to back: the median of some bursts."""
+    for _ in range(12):  # plain, captured, and as often as a clock takes times
+        call()
+    bursts = []
+    for _ in range(5):
+        torch.cuda.synchronize()
+        start = time.perf_counter()
+        for _ in range(20):
+            call()
+        torch.cuda.synchronize()
+        bursts.append((time.perf_counter() - start) * 1000 / 20)
+    return median(bursts)
 
 
 def warm_stretches(plan: Plan, levels: int) -> Iterator[tuple[int, int, int]]:

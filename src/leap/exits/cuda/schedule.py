@@ -9,16 +9,26 @@ from dataclasses import dataclass, field
 
 # Of a batch's exits, the share that older batches lose.
 FORGETTING = 0.05
-# Milliseconds from the end of a stretch to the start of the next one when the host looks in between, and of
-# moving rows to a smaller level: what mixed batches lost by both on an H200. A look of the device costs less
-# (docs/log).
-LOOK_MS = 0.045
-MOVE_MS = 0.03
-DEVICE_LOOK_MS = 0.004
 # Before anything is measured.
 LAYER_MS = 0.05
 # Batches after which answers are computed again: the host has some microseconds a layer, no more.
 REMEMBERED = 16
+
+
+@dataclass(frozen=True)
+class Costs:
+    """The milliseconds that a look or a move costs; `GraphEncoder.measure_costs` measures them on the machine.
+
+    Until then, what mixed batches lost by both on an H200 (docs/log).
+
+    look: from the end of a stretch to the start of the next one when the host looks in between.
+    move: moving rows to a smaller level.
+    device_look: a look of the device itself.
+    """
+
+    look: float = 0.045
+    move: float = 0.03
+    device_look: float = 0.004
 
 
 class Traffic:
@@ -68,6 +78,7 @@ class Schedule:
     tests: the layers after which rows may leave.
     stop: the last layer.
     levels: (rows, tokens) of the bucket's levels.
+    costs: of looks and moves.
     """
 
     tests: Sequence[int]
@@ -75,6 +86,7 @@ class Schedule:
     levels: Sequence[tuple[int, int]]
     traffic: Traffic
     clock: Clock
+    costs: Costs = Costs()
     always: bool = False
     _batches: int = 0
     _answers: dict[tuple[int, ...], int] = field(default_factory=dict)
@@ -107,8 +119,8 @@ class Schedule:
         pays.
         """
         if (rows, tokens) not in self._alone:
-            moving = any(self._moving(layer, 0, rows, tokens, 0) > LOOK_MS for layer in self.tests)
-            ends = (layer for layer in self.tests if self._ending(layer, 0, rows, 0) > DEVICE_LOOK_MS)
+            moving = any(self._moving(layer, 0, rows, tokens, 0) > self.costs.look for layer in self.tests)
+            ends = (layer for layer in self.tests if self._ending(layer, 0, rows, 0) > self.costs.device_look)
             self._alone[rows, tokens] = None if moving else next(ends, None)
         return self._alone[rows, tokens]
 
@@ -118,7 +130,7 @@ class Schedule:
         The device then never waits for the host, but computes a layer in vain if all rows are gone.
         """
         done = self._all_gone(layer, at, rows)
-        return done * self.clock.layer(level) < (1 - done) * LOOK_MS
+        return done * self.clock.layer(level) < (1 - done) * self.costs.look
 
     def better_level(self, at: int, rows: int, tokens: int, level: int) -> int:
         """Return the level that rows should move to for what is left, or the one where they are."""
@@ -127,14 +139,14 @@ class Schedule:
             for number, (most_rows, most_tokens) in enumerate(self.levels)
             if number > level and most_rows >= rows and most_tokens >= tokens
         ]
-        times = {number: MOVE_MS + (self.stop - at) * self.clock.layer(number) for number in fitting}
+        times = {number: self.costs.move + (self.stop - at) * self.clock.layer(number) for number in fitting}
         best = min(times, key=lambda number: times[number], default=level)
         stay = (self.stop - at) * self.clock.layer(level)
         return best if best in times and (self.always or times[best] < stay) else level
 
     def _next_look(self, at: int, rows: int, tokens: int, level: int) -> int:
         for layer in self.tests:
-            if layer > at and (self.always or self._gain(layer, at, rows, tokens, level) > LOOK_MS):
+            if layer > at and (self.always or self._gain(layer, at, rows, tokens, level) > self.costs.look):
                 return layer
         return self.stop
 
@@ -155,5 +167,5 @@ class Schedule:
         smaller = self.better_level(layer, round(rows * share), round(tokens * share), level)
         if smaller == level:
             return 0.0
-        saved = (self.stop - layer) * (self.clock.layer(level) - self.clock.layer(smaller)) - MOVE_MS
+        saved = (self.stop - layer) * (self.clock.layer(level) - self.clock.layer(smaller)) - self.costs.move
         return (1 - self._all_gone(layer, at, rows)) * max(saved, 0.0)
