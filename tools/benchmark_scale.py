@@ -4,14 +4,14 @@
     python tools/benchmark_scale.py --sentences 100000 1000000 10000000 --documents 100000
     python tools/benchmark_scale.py --sentences 1000000 --spark 'local[2]'      # on one machine, then on Spark
 
-Every step is a process of its own, whose peak resident memory the system tells: the real stages extract,
-validate and cache_teacher; `tokens`, which tokenizes the text for a training; `load`, one epoch of batches
-and teacher vectors as the training loop takes them, without the steps; then evaluate_retrieval on a
-collection of so many documents. Settings are the embedded profile's, the student too; the teacher has the
-embedded one's width, vocabulary and tokenizer, but one small random layer: its encoding is not measured.
-With --spark only extract and, unless --only extract, cache_teacher: first in one process, then on that cluster,
-whose files must be the same byte for byte; memory and time of the processor are then those of all its processes.
-The last line is one JSON object. Disk: 1.3 GB a million sentences, in --folder.
+Every step is a process of its own, and its peak resident memory is the system's figure: the real stages extract,
+validate and cache_teacher; `tokens`, which tokenizes the text for a training; `load`, one epoch of batches and
+teacher vectors as the training loop reads them, without the steps; then evaluate_retrieval on a collection of
+--documents documents. Settings and student are the embedded profile's. The teacher has the width, vocabulary and
+tokenizer of the embedded one, but a single small random layer: its encoding is not measured.
+--spark runs extract and, unless --only extract, cache_teacher alone: first in one process, then on that cluster,
+and compares their files byte for byte. CPU time and memory on Spark are those of all its processes together.
+The last line is one JSON object. It takes 1.3 GB of disk for a million sentences, in --folder.
 """
 
 import argparse
