@@ -60,7 +60,7 @@ def service(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     if request.param == "fresh" and os.environ.get("LEAP_SLOW") != "1":
         pytest.skip("LEAP_SLOW=1 makes a fresh environment: minutes of pip")
     project = tmp_path_factory.mktemp("served") / "project"
-    shutil.copytree(fresh_store().name, project)
+    shutil.copytree(fresh_store(), project)
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(project)
         register(project)

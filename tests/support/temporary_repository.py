@@ -1,14 +1,18 @@
 """A temporary copy of the project, for tests that run the real pipeline."""
 
+import contextlib
+import io
 import json
 import os
 import re
+import runpy
 import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 from leap.core.settings.profiles import compose
 
@@ -43,8 +47,8 @@ SECRETS = {
 
 def files_with(mark: str, folder: Path) -> list[str]:
     """The files that hold a text, in whatever form they keep it plain."""
-    kept = (path for path in sorted(folder.rglob("*")) if path.is_file())
-    return [str(path.relative_to(folder)) for path in kept if mark.encode() in path.read_bytes()]
+    files = (path for path in sorted(folder.rglob("*")) if path.is_file())
+    return [str(path.relative_to(folder)) for path in files if mark.encode() in path.read_bytes()]
 
 
 class Repository:
@@ -110,6 +114,25 @@ class Repository:
         assert done.returncode == expect, done.stdout[-4000:]
         assert MARK not in done.stdout
         return done.stdout
+
+    def stage(self, name: str, *arguments: str, expect: int = 0) -> str:
+        """The same for a stage, in this process: a new one would spend seconds on imports."""
+        script, output = str(self.root / "stages" / f"{name}.py"), io.StringIO()
+        with (
+            contextlib.chdir(self.root),
+            contextlib.redirect_stdout(output),
+            contextlib.redirect_stderr(output),
+            mock.patch.object(sys, "argv", [script, *arguments]),
+            mock.patch.dict(os.environ, SECRETS),
+        ):
+            try:
+                runpy.run_path(script, run_name="__main__")
+                code = 0
+            except SystemExit as ended:
+                code = int(ended.code or 0)
+        assert code == expect, output.getvalue()[-4000:]
+        assert MARK not in output.getvalue()
+        return output.getvalue()
 
     def commit(self) -> None:
         """Commits everything."""

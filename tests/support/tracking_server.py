@@ -11,6 +11,8 @@ from pathlib import Path
 
 from made_store import fresh_store
 
+from leap.tracking.store import DATABASE
+
 
 class Server:
     """`mlflow server` on a free loopback port, which keeps its data over a stop and a start."""
@@ -28,7 +30,7 @@ class Server:
         database = self.folder / "server.db"
         if not database.exists():
             # A store made before: the server's first start would spend its time on creating one.
-            shutil.copyfile(Path(fresh_store().name) / "mlruns" / "mlflow.db", database)
+            shutil.copyfile(fresh_store() / DATABASE, database)
         command = [sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--workers", "1"]
         command += ["--port", str(self.port), "--backend-store-uri", f"sqlite:///{self.folder}/server.db"]
         command += ["--artifacts-destination", str(self.stored)]

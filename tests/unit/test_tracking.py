@@ -8,13 +8,13 @@ import socket
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import made_evidence
 import pytest
 from made_evidence import made_settings, write_checkpoint, write_evidence
-from made_store import bare_model, enter_project
+from made_store import bare_model, copy_tables, enter_project
 
 import leap
 from leap.core.errors import UserError
@@ -35,7 +35,6 @@ from leap.tracking.store import guarded
 
 SETTINGS = made_settings()
 # A process of its own finds what this one finds, wherever it is started.
-SUPPORT = Path(made_evidence.__file__).parent
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(leap.__file__).absolute().parents[1])}
 
 
@@ -477,23 +476,23 @@ def test_an_experiment_that_was_created_by_hand_gets_the_view(project: Path) -> 
     assert "mlflow.sharedViewState.leap" in client.get_experiment(by_hand).tags
 
 
-OPEN = """
-import sys
-from made_evidence import made_settings
-from leap.tracking import Tracking
-print(Tracking.open(made_settings(tracking={"uri": sys.argv[1]}), required=True).experiment)
-"""
+def test_a_sqlite_uri_is_created_by_one_of_many_as_the_projects_own_store_is(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Threads stand for processes: each opens the file of the lock itself."""
+    created: list[Path] = []
 
+    def create(database: Path) -> None:
+        created.append(database)
+        time.sleep(0.2)
+        copy_tables(database)
 
-def test_a_sqlite_uri_is_created_by_one_of_many_as_the_projects_own_store_is(project: Path) -> None:
-    environment = {**ENVIRONMENT, "PYTHONPATH": f"{ENVIRONMENT['PYTHONPATH']}{os.pathsep}{SUPPORT}"}
-    command = [sys.executable, "-c", OPEN, "sqlite:///other/shared.db"]
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    processes = [subprocess.Popen(command, env=environment, **pipes) for _ in range(2)]
-    answers = [process.communicate(timeout=300) for process in processes]
-    assert [process.returncode for process in processes] == [0, 0], answers
-    assert len({out for out, _ in answers}) == 1
-    assert "Traceback" not in "".join(err for _, err in answers)
+    monkeypatch.setattr("leap.tracking.store._create_tables", create)
+    settings = made_settings(tracking={"uri": "sqlite:///other/shared.db", "experiment": "shared"})
+    with ThreadPoolExecutor(2) as pool:
+        opened = [pool.submit(Tracking.open, settings, required=True) for _ in range(2)]
+        assert len({each.result().experiment for each in opened}) == 1
+    assert created == [project / "other" / "shared.db"]
     assert Path("other/shared.db").is_file()
 
 
