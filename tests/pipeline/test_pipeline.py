@@ -107,8 +107,7 @@ def test_a_study_runs_alone_and_then_shows_in_the_report(repository: Repository)
     before = weights.stat().st_mtime_ns
     repository.stage("study", "--study", "small")
     assert weights.stat().st_mtime_ns == before  # the trained student is used again
-    repository.stage("report")
-    repository.run("dvc", "commit", "--force", "report")
+    repository.run("dvc", "repro", "--single-item", "--force", "report")
     assert "two small ones" in (repository.root / "reports" / "report.html").read_text()
     assert repository.changed() == set()
     repository.commit()
