@@ -94,7 +94,10 @@ def test_a_worker_names_the_wrong_value_as_one_machine_does(project: Path) -> No
         errors = [run(project, "extract", master).stderr.splitlines()[-1] for master in ("", "local[2]")]
     finally:
         lines.unlink()
-    assert errors == ["error: inputs/text-4.csv, line 3: not well-formed (unexpected end of data): correct the line"] * 2
+    assert (
+        errors
+        == ["error: inputs/text-4.csv, line 3: not well-formed (unexpected end of data): correct the line"] * 2
+    )
     assert not (project / "data").exists() or not list((project / "data").iterdir())
 
 

@@ -19,7 +19,8 @@ from leap.core.environment import this_hardware
 from leap.core.errors import UserError
 from leap.core.files import json_checksum, sha256_of
 from leap.core.settings import Settings
-from leap.evidence.evidence_file import PACKAGE, loaded_code
+from leap.core.source_code import PACKAGE
+from leap.evidence.evidence_file import loaded_code
 from leap.gate.judgement import judge_checkpoint, judge_folder
 
 SETTINGS = made_settings()

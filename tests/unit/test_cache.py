@@ -6,8 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tiny_models import MakeFolder
 
+from leap.core.files import sha256_of_sentences
+from leap.core.source_code import code_of
 from leap.evaluate.encode import full_and_exited, layer_vectors
-from leap.evaluate.vector_cache import PACKAGE, VectorCache, computing_code, entry_name, texts_hash, vector_cache
+from leap.evaluate.vector_cache import CODE, VectorCache, entry_name, vector_cache
 from leap.exits import ExitRule, LeapEncoder
 
 RULE = ExitRule(0.885, 2, 2)
@@ -99,23 +101,23 @@ def test_every_file_that_decides_a_vector_is_in_the_name(make_folder: MakeFolder
 
 
 def test_the_code_of_every_sub_package_and_kernel_is_in_the_name(tmp_path: Path) -> None:
-    real = computing_code(PACKAGE)
+    real = code_of(*CODE)
     files = ("models/packed_encoder.py", "models/kernels/varlen.py", "exits/cuda/encoder.cu", "exits/rules.py")
     assert {*files, "evaluate/encode.py"} <= set(real)
     assert not any("__pycache__" in name or name.startswith("evaluate/retrieval") for name in real)
-    found = []
+    codes = []
     for number, name in enumerate(files):
         package = tmp_path / str(number)
         for file in files:
             (package / file).parent.mkdir(parents=True, exist_ok=True)
             (package / file).write_text("changed" if file == name else "as before")
-        found.append(computing_code(package))
-    assert len({tuple(sorted(code.items())) for code in found}) == len(files)
+        codes.append(code_of(*CODE, package=package))
+    assert len({tuple(sorted(code.items())) for code in codes}) == len(files)
 
 
 @given(st.lists(st.text(max_size=4), max_size=4), st.lists(st.text(max_size=4), max_size=4))
 def test_no_two_lists_of_texts_share_a_hash(one: list[str], two: list[str]) -> None:
-    assert (texts_hash(one) == texts_hash(two)) == (one == two)
+    assert (sha256_of_sentences(one) == sha256_of_sentences(two)) == (one == two)
 
 
 @pytest.mark.parametrize("damage", ["cut", "flipped", "empty"])

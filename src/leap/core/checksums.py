@@ -7,16 +7,14 @@ from collections.abc import Collection
 from pathlib import Path
 
 from leap.core.errors import UserError
-from leap.core.files import sha256_of, whole_file
+from leap.core.files import hashes_of, sha256_of, whole_file
 
 FILE = "SHA256SUMS"
 
 
 def write_sums(folder: Path, leaving_out: Collection[str] = ()) -> None:
     """Write the hashes of all files of a folder, except names that may change or come later."""
-    files = sorted(file for file in folder.rglob("*") if file.is_file())
-    named = [file for file in files if file.name not in (FILE, *leaving_out)]
-    lines = [f"{sha256_of(file)}  {file.relative_to(folder).as_posix()}\n" for file in named]
+    lines = [f"{digest}  {name}\n" for name, digest in hashes_of(folder, (FILE, *leaving_out)).items()]
     with whole_file(folder / FILE) as temporary:
         temporary.write_text("".join(lines), encoding="utf-8")
 

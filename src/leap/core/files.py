@@ -4,7 +4,7 @@ import hashlib
 import json
 import os
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -134,14 +134,22 @@ def sha256_of(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
+def hashes_of(folder: Path, leaving_out: Collection[str] = ()) -> dict[str, str]:
+    """Return the sha256 of every file below a folder by its path in it, but of those with names left out."""
+    files = (file for file in folder.rglob("*") if file.is_file() and file.name not in leaving_out)
+    return {file.relative_to(folder).as_posix(): sha256_of(file) for file in sorted(files)}
+
+
 def sha256_of_json(content: Any) -> str:
     """Return the sha256 of a JSON value, whatever the order of its keys."""
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 def sha256_of_sentences(sentences: Sequence[str]) -> str:
-    """Return the sha256 of the sentences and their order."""
+    """Return the sha256 of the sentences and their order; no two lists share the bytes that are hashed."""
     digest = hashlib.sha256()
     for sentence in sentences:
-        digest.update(sentence.encode("utf-8", "replace") + b"\n")
+        data = sentence.encode("utf-8", "surrogatepass")
+        digest.update(len(data).to_bytes(8, "little"))
+        digest.update(data)
     return digest.hexdigest()

@@ -4,12 +4,12 @@ import random
 from dataclasses import dataclass
 from pathlib import Path
 
-import leap
 from leap.core.errors import UserError
+from leap.core.source_code import PACKAGE
 from leap.data.cleaning import clean
 from leap.data.tables import file_ending, file_rows
 
-BUNDLED = Path(leap.__file__).parent / "resources" / "similarity" / "pairs.csv"
+BUNDLED = PACKAGE / "resources" / "similarity" / "pairs.csv"
 # More make no figure much surer and the examination long.
 ENOUGH = 2000
 # Neighbours and lengths need some.

@@ -6,22 +6,20 @@ used files are deleted once all files together exceed the bound. Files appear wh
 what was written is deleted.
 """
 
-import hashlib
 import logging
 import os
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import lru_cache
 from importlib.metadata import version
 from pathlib import Path
 
 from safetensors import SafetensorError
 from torch import Tensor
 
-import leap
-from leap.core.files import sha256_of, sha256_of_json, whole_file
+from leap.core.files import hashes_of, sha256_of_json, sha256_of_sentences, whole_file
+from leap.core.source_code import code_of
 from leap.core.tensor_files import DamagedError, load_with_checksum, save_with_checksum
 from leap.exits import LeapEncoder
 from leap.exits.calibration import FILE as CALIBRATION
@@ -30,10 +28,8 @@ from leap.exits.calibration import FILE as CALIBRATION
 FOLDER = Path("data/vectors")
 # Files of a model folder that say when to leave, or nothing: they do not change what layers compute.
 NOT_OF_THE_MODEL = ("leap.json", CALIBRATION, "README.md", "SHA256SUMS")
-# Where the code that computes vectors and exits lies, in all sub-packages and the kernels' own languages too.
-PACKAGE = Path(leap.__file__).parent
-COMPUTING = ("models", "exits", "evaluate/encode.py")
-CODE = (".py", ".cu", ".cuh", ".cpp", ".hpp", ".h")
+# The code that computes vectors and exits.
+CODE = ("models/**/*", "exits/**/*", "evaluate/encode.py")
 # The libraries between a text and its vector.
 LIBRARIES = ("torch", "tokenizers", "transformers")
 
@@ -108,7 +104,7 @@ def vector_cache(gigabytes: float, folder: Path = FOLDER) -> VectorCache | None:
 def entry_name(model: LeapEncoder, texts: Sequence[str], what: str, prompt_name: str | None = None) -> str:
     return sha256_of_json(
         {
-            "model": model_files(model.folder),
+            "model": hashes_of(model.folder, NOT_OF_THE_MODEL),
             "opened": {
                 "max_length": model.tokenizer.max_length,
                 "prompt": model.prompts.text(None, prompt_name),
@@ -116,36 +112,12 @@ def entry_name(model: LeapEncoder, texts: Sequence[str], what: str, prompt_name:
                 "dtype": str(model.encoder.weight.dtype),
                 "device": str(model.device),
             },
-            "code": computing_code(PACKAGE),
+            "code": code_of(*CODE),
             "libraries": {name: version(name) for name in LIBRARIES},
-            "texts": texts_hash(texts),
+            "texts": sha256_of_sentences(texts),
             "what": what,
         }
     )
-
-
-def model_files(folder: Path) -> dict[str, str]:
-    """Return the sha256 of each file of a model folder that its vectors may depend on, by its path there."""
-    files = (file for file in folder.rglob("*") if file.is_file() and file.name not in NOT_OF_THE_MODEL)
-    return {file.relative_to(folder).as_posix(): sha256_of(file) for file in sorted(files)}
-
-
-def texts_hash(texts: Sequence[str]) -> str:
-    """Return the sha256 of texts in their order; no two lists share the bytes that are hashed."""
-    digest = hashlib.sha256()
-    for text in texts:
-        data = text.encode("utf-8", "surrogatepass")
-        digest.update(len(data).to_bytes(8, "little"))
-        digest.update(data)
-    return digest.hexdigest()
-
-
-@lru_cache
-def computing_code(package: Path) -> dict[str, str]:
-    """Return the sha256 of each source file that computes vectors and exit layers, by its path in the package."""
-    places = [package / name for name in COMPUTING]
-    files = [file for place in places for file in ([place] if place.is_file() else place.rglob("*"))]
-    return {file.relative_to(package).as_posix(): sha256_of(file) for file in sorted(files) if file.suffix in CODE}
 
 
 def _read(path: Path) -> Vectors | None:

@@ -10,11 +10,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import leap
 from leap.core.environment import environment
 from leap.core.errors import UserError
-from leap.core.files import CHANGED, has_wrong_checksum, read_json, sha256_of, sha256_of_json, write_with_checksum
+from leap.core.files import (
+    CHANGED,
+    has_wrong_checksum,
+    hashes_of,
+    read_json,
+    sha256_of,
+    sha256_of_json,
+    write_with_checksum,
+)
 from leap.core.settings import Settings
+from leap.core.source_code import PACKAGE
 from leap.core.stage import Run
 from leap.evidence.score_table import Column, write_scores
 
@@ -34,7 +42,6 @@ MEASURED_BY = {
     "retrieval": (*_ENCODING, "teacher"),
     "latency": ("latency", "evaluation.primary_set", "evaluation.seed", "evaluation.sweep", "teacher"),
 }
-PACKAGE = Path(leap.__file__).parent
 # The packages of leap whose code decides what is measured.
 MEASURING = ("leap.data.", "leap.evaluate.", "leap.exits.", "leap.models.")
 
@@ -168,8 +175,7 @@ def model_hash(folder: Path) -> str:
     Weights, configuration, tokenizer, pooling, prompts, exit rule, heads, predictors and calibration: two folders
     with the same hash serve the same vectors by the same code.
     """
-    files = sorted(path for path in folder.rglob("*") if path.is_file() and path.name not in NOT_SERVED)
-    return sha256_of_json({path.relative_to(folder).as_posix(): sha256_of(path) for path in files})
+    return sha256_of_json(hashes_of(folder, NOT_SERVED))
 
 
 def data_hashes(paths: Iterable[Path]) -> dict[str, str]:

@@ -9,11 +9,11 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-import leap
 from leap.core.errors import UserError
 from leap.core.files import whole_file
 from leap.core.sample_sizes import fewest_to_calibrate, surely_held_out
 from leap.core.settings.sources import LocalCollection, LocalFiles
+from leap.core.source_code import PACKAGE
 from leap.data.beir import collection_files
 from leap.data.cleaning import clean, split_sentences
 from leap.data.dataset_rows import is_arrow_folder
@@ -28,7 +28,7 @@ LENGTHS = (100, 200, 300, 500)
 SHORT = 200
 # Below this share nothing is said of what would be dropped.
 LEAST_SHOWN = 0.005
-BUNDLED = Path(leap.__file__).parent / "resources" / "similarity" / "pairs.csv"
+BUNDLED = PACKAGE / "resources" / "similarity" / "pairs.csv"
 # What the bundled pairs are called in a folder that has none.
 COPIED = "software_pairs.csv"
 SCORES = ("score", "similarity", "label", "similarity_score", "relatedness_score", "rating")

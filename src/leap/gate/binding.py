@@ -11,7 +11,8 @@ from typing import Any
 from leap.core.errors import UserError
 from leap.core.files import sha256_of
 from leap.core.settings import Settings
-from leap.evidence.evidence_file import PACKAGE, Evidence, evidence_files, measured_settings
+from leap.core.source_code import PACKAGE
+from leap.evidence.evidence_file import Evidence, evidence_files, measured_settings
 
 
 def refuse_unbound(evidence: Evidence, settings: Settings, root: Path) -> None:

@@ -8,7 +8,6 @@ outcome is remembered by what the folder's files say, and a model is compared on
 import json
 import logging
 from dataclasses import asdict, dataclass
-from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,6 +18,7 @@ from torch.nn import functional as F
 from leap.core.errors import UserError
 from leap.core.files import sha256_of, sha256_of_json, whole_file
 from leap.core.project import user_cache
+from leap.core.source_code import code_of
 from leap.models.batches import by_length
 from leap.models.find import CHANGING
 from leap.models.folder import UnsupportedError
@@ -185,10 +185,5 @@ def identity(folder: Path) -> str:
         for name, path in named.items()
         if path.suffix in (".json", ".safetensors", ".txt", ".model") and path.name not in CHANGING
     }
-    return sha256_of_json([files, _code()])
-
-
-@cache
-def _code() -> list[str]:
     libraries = [version(name) for name in ("torch", "transformers", "sentence-transformers", "tokenizers")]
-    return [*libraries, *(sha256_of(path) for path in sorted(Path(__file__).parent.glob("*.py")))]
+    return sha256_of_json([files, libraries, code_of("models/*")])

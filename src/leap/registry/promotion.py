@@ -13,12 +13,12 @@ from leap.core.errors import UserError
 from leap.core.files import read_json, sha256_of_json, write_json
 from leap.core.project import Checkpoint, Project
 from leap.core.settings import Settings
+from leap.core.source_code import PACKAGE
 from leap.evidence.evidence_file import model_hash, read_evidence
 from leap.gate.metrics import data_behind
 from leap.registry.card import model_card
 from leap.registry.checkpoint_run import log_checkpoint
 from leap.registry.project_runs import log_data, log_report, log_studies
-from leap.registry.runtime_code import PACKAGE
 from leap.registry.versions import Standing, note_refusal, promote
 from leap.tracking.store import ARTIFACTS, StoreError, Tracking, local_database, project_root
 

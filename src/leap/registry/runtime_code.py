@@ -5,10 +5,9 @@ import shutil
 from functools import cache
 from pathlib import Path
 
-import leap
 from leap.core.files import sha256_of, sha256_of_json
+from leap.core.source_code import PACKAGE
 
-PACKAGE = Path(leap.__file__).parent
 ENTRIES = ("leap.exits", "leap.serve")
 # The CUDA kernel's source, which is compiled where the model is served.
 KERNELS = PACKAGE / "exits" / "cuda" / "encoder.cu"

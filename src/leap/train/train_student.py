@@ -17,6 +17,7 @@ from leap.core.project import Checkpoint, Place
 from leap.core.settings import VariantSettings
 from leap.core.settings.sources import ModelSource
 from leap.core.settings.training import LossSettings, TeacherStart
+from leap.core.source_code import code_of
 from leap.models.device import resolve_device, training_precision
 from leap.models.exit_heads import ExitHeads
 from leap.models.find import CHANGING
@@ -36,7 +37,7 @@ log = logging.getLogger(__name__)
 
 
 # The code that the weights depend on: an interrupted training goes on only if it is the same.
-CODE = ("train", "models", "core/one_thread.py")
+CODE = ("train/**/*", "models/**/*", "core/one_thread.py")
 
 
 def train_student(
@@ -141,15 +142,13 @@ def copy_checkpoint(variant: VariantSettings, place: Place | Checkpoint) -> dict
 def training_identity(variant: VariantSettings, seed: int, cache_folder: Path) -> dict[str, Any]:
     """Return what the weights are made from: they are the same wherever this is the same, on one machine."""
     cache = read_json(cache_folder / "manifest.json", "dvc repro cache_teacher")
-    package = Path(__file__).parents[1]
-    files = sorted(path for name in CODE for path in [package / name, *(package / name).rglob("*.py")])
     return {
         "settings": sha256_of_json(variant.training()),
         "seed": seed,
         # Not the stored layers: another variant may need more of them, which changes nothing here.
         "data": {key: cache[key] for key in ("teacher", "tokenizer", "sentences", "max_length")}
         | {"online": cache.get("online", False)},
-        "code": sha256_of_json([sha256_of(path) for path in files if path.is_file()]),
+        "code": sha256_of_json(code_of(*CODE)),
     }
 
 
