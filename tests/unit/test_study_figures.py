@@ -6,11 +6,11 @@ import torch
 from scipy.stats import spearmanr, t
 
 from leap.core.settings.studies import Study
+from leap.evidence.spread import over_seeds
 from leap.exits import ExitRule
 from leap.exits.neighbours import neighbours
 from leap.exits.rules import converged
 from leap.studies.figures import Measured, extra_rows, patience_rows, threshold_rows, usual, width_rows
-from leap.studies.over_seeds import over_seeds
 
 ROWS, WIDTH, LAYERS = 24, 8, 5
 
@@ -95,8 +95,8 @@ def test_widths_keep_the_first_dimensions_and_multiply_with_layers(taken: Measur
 
 def test_an_interval_over_seeds_is_students() -> None:
     values = [0.70, 0.72, 0.77]
-    found = over_seeds(values)
+    spread = over_seeds(values)
     low, high = t.interval(0.95, 2, np.mean(values), np.std(values, ddof=1) / np.sqrt(3))
-    assert found["mean"] == pytest.approx(0.73)
-    assert found["ci95"] == pytest.approx([low, high])
-    assert over_seeds([0.7]) == {"mean": 0.7, "sd": None, "ci95": None, "seeds": 1}
+    assert spread["mean"] == pytest.approx(0.73)
+    assert spread["ci95"] == pytest.approx([low, high])
+    assert over_seeds([0.7]) == {"mean": 0.7, "std": None, "ci95": None, "low": 0.7, "high": 0.7, "n": 1}

@@ -11,13 +11,18 @@ from leap.core.settings import Settings
 from leap.data.pairs import Pairs, read_pairs
 from leap.evaluate.strategies import own_strategies
 from leap.evidence.evidence_file import checkpoint_hash, data_hashes
+from leap.evidence.spread import over_seeds
 from leap.exits import ExitRule, LeapEncoder
 from leap.studies.figures import extra_rows, measured, usual
-from leap.studies.over_seeds import FIGURES, over_seeds
 from leap.studies.students import Student, students
 from leap.studies.weights_study import weights_rows
 
 log = logging.getLogger(__name__)
+
+FIGURES = (
+    *("spearman_full", "spearman_exit", "spearman_truncated", "expected_layers", "layer_reduction"),
+    *("exit_rate", "similarity", "nn_at_10"),
+)
 
 
 def run_study(settings: Settings, study: str) -> dict[str, Any]:
