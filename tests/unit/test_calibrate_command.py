@@ -329,7 +329,7 @@ def test_the_command(
     assert code == 0
     for words in ("score: ", "expected layers: ", "realised risk: ", "neighbours kept: ", "with fitted heads"):
         assert words in printed
-    assert "nn_at_10 " in printed
+    assert "(NN@10) " in printed
     assert {"calibration.json", "heads.safetensors"} <= {path.name for path in folder.iterdir()}
     code, _, error = leap(folder, "--sentences", file, "--risk", 2)
     assert (code, error.splitlines()[-1]) == (1, "error: risk 2.0 must lie between 0 and 1")

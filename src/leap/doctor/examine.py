@@ -16,7 +16,7 @@ from leap.doctor.symptoms import costly_checks, false_convergence, flat_curve, z
 from leap.evaluate.encode import layer_vectors, token_counts
 from leap.evaluate.examination import examine
 from leap.evaluate.shipped_settings import BATCH, shipped_settings
-from leap.evidence.bounds import ENOUGH_EXITS, ENOUGH_NEIGHBOURS, NEAR
+from leap.evidence.bounds import ENOUGH_NEIGHBOURS, checklist
 from leap.exits import ExitRule, LeapEncoder
 from leap.exits.forward import exit_forward, layer_forward
 from leap.exits.rules import at_layers, converged
@@ -116,24 +116,6 @@ def settings_of(depth: int) -> EvaluationSettings:
     thresholds = [0.90, 0.92, 0.93, 0.95, 0.97, 0.99]
     sweep = SweepSettings(thresholds=thresholds, min_layers=list(range(2, max(depth, 3))), patience=[1])
     return shipped_settings().model_copy(update={"sweep": sweep})
-
-
-def checklist(figures: dict[str, Any]) -> list[dict[str, Any]]:
-    """Judge the exited mixture by the paper's deployment checklist."""
-    rows = [
-        ("share that leaves early", "rate", ENOUGH_EXITS, figures["rate"] > ENOUGH_EXITS),
-        ("similarity at exit", "similarity", NEAR, figures["similarity"] >= NEAR),
-        ("neighbours that stay (NN@10)", "nn_at_10", ENOUGH_NEIGHBOURS, figures["nn_at_10"] >= ENOUGH_NEIGHBOURS),
-    ]
-    return [
-        {
-            "name": name,
-            "value": figures[key],
-            "bound": f"{'>' if key == 'rate' else '>='} {bound:g}",
-            "passed": passed,
-        }
-        for name, key, bound, passed in rows
-    ]
 
 
 def advice(diagnosis: dict[str, Any], depth: int) -> str:

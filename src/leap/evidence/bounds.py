@@ -11,13 +11,27 @@ NEAR = 0.94
 ENOUGH_NEIGHBOURS = 0.80
 
 
-def passes(figures: Mapping[str, Any]) -> bool:
-    """Tell whether the exited mixture keeps all three, by its `rate`, `similarity` and `nn_at_10`."""
-    return bool(
-        figures["rate"] > ENOUGH_EXITS
-        and figures["similarity"] >= NEAR
-        and figures["nn_at_10"] >= ENOUGH_NEIGHBOURS
+def checklist(figures: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Hold the exited mixture's `rate`, `similarity` and `nn_at_10` against the three: a row each."""
+    rows = (
+        ("share that leaves early", "rate", ENOUGH_EXITS, figures["rate"] > ENOUGH_EXITS),
+        ("similarity at exit", "similarity", NEAR, figures["similarity"] >= NEAR),
+        ("neighbours that stay (NN@10)", "nn_at_10", ENOUGH_NEIGHBOURS, figures["nn_at_10"] >= ENOUGH_NEIGHBOURS),
     )
+    return [
+        {
+            "name": name,
+            "value": figures[key],
+            "bound": f"{'>' if key == 'rate' else '>='} {bound:g}",
+            "passed": bool(passed),
+        }
+        for name, key, bound, passed in rows
+    ]
+
+
+def passes(figures: Mapping[str, Any]) -> bool:
+    """Tell whether the exited mixture keeps all three."""
+    return all(row["passed"] for row in checklist(figures))
 
 
 def recommend(points: Sequence[dict[str, Any]]) -> dict[str, Any] | None:

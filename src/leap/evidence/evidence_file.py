@@ -60,6 +60,14 @@ class Evidence:
     retrieval: dict[str, dict[str, Any]]
     latency: dict[str, Any] | None
 
+    @property
+    def files(self) -> dict[str, dict[str, Any]]:
+        """The content of every file that there is, by its name as in `evidence_files`."""
+        sets = {"sts": self.sts, "retrieval": self.retrieval}
+        contents = {f"{kind}/{name}": content for kind, named in sets.items() for name, content in named.items()}
+        single = {"diagnose": self.diagnose, "latency": self.latency}
+        return dict(sorted({**contents, **{name: item for name, item in single.items() if item}}.items()))
+
 
 def head(
     kind: str,

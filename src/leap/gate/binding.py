@@ -23,10 +23,9 @@ def refuse_unbound(evidence: Evidence, settings: Settings, root: Path) -> None:
     """
     data: dict[str, str] = {}
     faults = []
-    for name, path in evidence_files(evidence.variant, evidence.seed, settings, root).items():
-        content = content_of(evidence, name)
-        if content is not None:
-            faults += [f"{path} {fault}" for fault in _faults(name, content, evidence, settings, data)]
+    paths = evidence_files(evidence.variant, evidence.seed, settings, root)
+    for name, content in evidence.files.items():
+        faults += [f"{paths[name]} {fault}" for fault in _faults(name, content, evidence, settings, data)]
     if faults:
         lines = "\n".join(f"  - {line}" for line in faults)
         raise UserError(
@@ -37,10 +36,7 @@ def refuse_unbound(evidence: Evidence, settings: Settings, root: Path) -> None:
 
 def list_bindings(evidence: Evidence) -> dict[str, Any]:
     """List what a verdict rests on: exit rule, data, commits and hardware, and the checksum of every file."""
-    files = {"diagnose": evidence.diagnose, "latency": evidence.latency}
-    files |= {f"sts/{name}": content for name, content in evidence.sts.items()}
-    files |= {f"retrieval/{name}": content for name, content in evidence.retrieval.items()}
-    contents = {name: content for name, content in sorted(files.items()) if content is not None}
+    contents = evidence.files
     environments = [content.get("environment", {}) for content in contents.values()]
     return {
         "exit_rule": next((content.get("exit_rule") for content in contents.values()), None),
@@ -48,13 +44,6 @@ def list_bindings(evidence: Evidence) -> dict[str, Any]:
         "commits": sorted({_commit(environment) for environment in environments}),
         "evidence": {name: content.get("checksum") for name, content in contents.items()},
     }
-
-
-def content_of(evidence: Evidence, name: str) -> dict[str, Any] | None:
-    kind, _, set_name = name.partition("/")
-    if set_name:
-        return {"sts": evidence.sts, "retrieval": evidence.retrieval}[kind].get(set_name)
-    return evidence.diagnose if kind == "diagnose" else evidence.latency
 
 
 def _faults(
@@ -75,12 +64,14 @@ def _faults(
 
 
 def _changed_settings(measured: dict[str, Any], wanted: dict[str, Any]) -> list[str]:
+    before, now = (
+        {f"{block}.{key}": value for block, keys in blocks.items() for key, value in keys.items()}
+        for blocks in (measured, wanted)
+    )
     return [
-        f"was measured with {block}.{key} {(measured.get(block) or {}).get(key)!r}, the settings say "
-        f"{(wanted.get(block) or {}).get(key)!r}"
-        for block in sorted({*measured, *wanted})
-        for key in sorted({*(measured.get(block) or {}), *(wanted.get(block) or {})})
-        if (measured.get(block) or {}).get(key) != (wanted.get(block) or {}).get(key)
+        f"was measured with {name} {before.get(name)!r}, the settings say {now.get(name)!r}"
+        for name in sorted(before | now)
+        if before.get(name) != now.get(name)
     ]
 
 

@@ -196,7 +196,6 @@ def describe(calibrated: Calibrated) -> list[str]:
             f"full depth, {facts['keep']:.0%} of ten neighbours kept, confidence {facts['confidence']:.0%})",
         ]
     exits = ", ".join(f"{count} at {layer}" for layer, count in facts["exits"].items())
-    checks = facts["checklist"]
     return [
         f"score: {calibrated.calibration.score} similarity{', with fitted heads' if calibrated.heads else ''}",
         f"expected layers: {facts['expected_layers']:.2f} of {depth} (min_layer "
@@ -209,7 +208,7 @@ def describe(calibrated: Calibrated) -> list[str]:
         f"{facts['confidence']:.0%})",
         "the gate's checks that need no scored pairs: "
         + ", ".join(
-            f"{name} {check['value']:.3f} {'passes' if check['passes'] else 'fails'} ({check['bound']})"
-            for name, check in checks.items()
+            f"{check['name']} {check['value']:.3f} {'passes' if check['passed'] else 'fails'} ({check['bound']})"
+            for check in facts["checklist"]
         ),
     ]

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from leap.core.sample_sizes import NEIGHBOURS
-from leap.evidence.bounds import ENOUGH_EXITS, ENOUGH_NEIGHBOURS, NEAR
+from leap.evidence.bounds import checklist
 from leap.exits.calibrate.candidates import candidates
 from leap.exits.calibrate.measure import Measured, fit_predictor
 from leap.exits.calibrate.neighbourhood import Neighbourhood
@@ -132,11 +132,7 @@ def report(demand: Demand, parts: Parts, calibration: Calibration, outcome: Outc
     depth = len(calibration.thresholds)
     rows = torch.arange(len(outcome.exits))
     similarity = parts.test.similarity[outcome.exits - 1, rows].mean().item()
-    figures = {
-        "exit_rate": (outcome.exited / len(outcome.exits), ENOUGH_EXITS),
-        "similarity": (similarity, NEAR),
-        "nn_at_10": (outcome.overlap.mean().item(), ENOUGH_NEIGHBOURS),
-    }
+    rate, neighbours = outcome.exited / len(outcome.exits), outcome.overlap.mean().item()
     return {
         "floor": demand.floor,
         "risk": demand.risk,
@@ -145,21 +141,14 @@ def report(demand: Demand, parts: Parts, calibration: Calibration, outcome: Outc
         "sentences": {name: getattr(parts, name).similarity.shape[1] for name in ("fit", "order", "test")},
         "searching": {"queries": len(outcome.overlap), "documents": parts.testing.documents.shape[1]},
         "expected_layers": outcome.expected_layers,
-        "exit_share": outcome.exited / len(outcome.exits),
+        "exit_share": rate,
         "exited": outcome.exited,
         "below_floor": outcome.bad,
         "realised_risk": outcome.bad / outcome.exited if outcome.exited else 0.0,
         "similarity": similarity,
-        "nn_at_10": outcome.overlap.mean().item(),
+        "nn_at_10": neighbours,
         # The gate's own checks need scored pairs and collections too: those are `dvc repro`'s.
-        "checklist": {
-            name: {
-                "value": value,
-                "bound": bound,
-                "passes": value > bound if name == "exit_rate" else value >= bound,
-            }
-            for name, (value, bound) in figures.items()
-        },
+        "checklist": checklist({"rate": rate, "similarity": similarity, "nn_at_10": neighbours}),
         "scores": score_deciles(parts, calibration.patience),
         "exits": {
             str(layer): count for layer in range(1, depth + 1) if (count := int((outcome.exits == layer).sum()))
