@@ -2,9 +2,10 @@
 
 import logging
 from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from leap.core.errors import UserError
 from leap.core.hub import ask_hub
@@ -31,12 +32,8 @@ log = logging.getLogger(__name__)
 HEAD = 100
 # Files from which a model's tokenizer can be read.
 TOKENIZERS = (
-    "tokenizer.json",
-    "vocab.txt",
-    "vocab.json",
-    "spiece.model",
-    "sentencepiece.bpe.model",
-    "tokenizer.model",
+    *("tokenizer.json", "vocab.txt", "vocab.json"),
+    *("spiece.model", "sentencepiece.bpe.model", "tokenizer.model"),
 )
 
 
@@ -48,6 +45,26 @@ class Asked(NamedTuple):
     license: str | None
 
 
+class _Mistakes:
+    """What is missing, a line each; what only studies lack stops nothing."""
+
+    def __init__(self) -> None:
+        self._lines: list[str] = []
+        self.of_studies: list[str] = []
+
+    @contextmanager
+    def noted(self, key: str) -> Iterator[None]:
+        try:
+            yield
+        except UserError as error:
+            (self.of_studies if key.startswith("studies.") else self._lines).append(f"{key}: {error}")
+
+    def refuse(self, words: str) -> None:
+        if self._lines:
+            listed = "\n".join(f"  - {line}" for line in self._lines)
+            raise UserError(f"{words.format(len(self._lines))}:\n{listed}")
+
+
 def check_inputs(settings: Settings) -> list[str]:
     """Open the first rows of every local file, and look for every installed package and local model.
 
@@ -57,46 +74,31 @@ def check_inputs(settings: Settings) -> list[str]:
     Raises:
         UserError: lists everything that is missing or is not what the settings say, each with its key.
     """
-    folder = Path(settings.data.folder)
-    mistakes: list[str] = []
-    of_studies: list[str] = []
-
-    def attempt(key: str, look: Any) -> None:
-        try:
-            look()
-        except UserError as error:
-            (of_studies if key.startswith("studies.") else mistakes).append(f"{key}: {error}")
-
+    folder, mistakes = Path(settings.data.folder), _Mistakes()
     for name, source in settings.data.sources.items():
-        if isinstance(source, PackageText):
-            attempt(f"data.sources.{name}", lambda source=source: _are_installed(source.packages))
-        elif not isinstance(source, HubFiles):
-            columns = source.columns
-            attempt(
-                f"data.sources.{name}",
-                lambda source=source, columns=columns: [
-                    row.text(place, column)
-                    for row in islice(source_rows(source, columns, folder), HEAD)
-                    for place, column in enumerate(columns)
-                ],
-            )
+        with mistakes.noted(f"data.sources.{name}"):
+            if isinstance(source, PackageText):
+                _are_installed(source.packages)
+            elif not isinstance(source, HubFiles):
+                for row in islice(source_rows(source, source.columns, folder), HEAD):
+                    for place, column in enumerate(source.columns):
+                        row.text(place, column)
     for name, pairs in settings.similarity.items():
-        if not isinstance(pairs, HubFiles):
-            attempt(f"similarity.{name}", lambda pairs=pairs: list(islice(scored_pairs(pairs, folder), HEAD)))
+        with mistakes.noted(f"similarity.{name}"):
+            if not isinstance(pairs, HubFiles):
+                list(islice(scored_pairs(pairs, folder), HEAD))
     for name, collection in settings.retrieval.items():
-        if isinstance(collection, PackageCollection):
-            attempt(f"retrieval.{name}", lambda collection=collection: _are_installed(collection.packages))
-        elif isinstance(collection, LocalCollection):
-            attempt(f"retrieval.{name}", lambda collection=collection: _read_collection(collection, folder))
+        with mistakes.noted(f"retrieval.{name}"):
+            if isinstance(collection, PackageCollection):
+                _are_installed(collection.packages)
+            elif isinstance(collection, LocalCollection):
+                _read_collection(collection, folder)
     for key, model in _models(settings):
-        if not isinstance(model, HubModel):
-            attempt(key, lambda model=model: locate(model))
-    if mistakes:
-        raise UserError(
-            f"the settings are right, but {len(mistakes)} of their inputs are not:\n"
-            + "\n".join(f"  - {line}" for line in mistakes)
-        )
-    return of_studies
+        with mistakes.noted(key):
+            if not isinstance(model, HubModel):
+                locate(model)
+    mistakes.refuse("the settings are right, but {} of their inputs are not")
+    return mistakes.of_studies
 
 
 def ask_for_inputs(settings: Settings) -> tuple[list[Asked], list[str]]:
@@ -108,27 +110,17 @@ def ask_for_inputs(settings: Settings) -> tuple[list[Asked], list[str]]:
     Raises:
         UserError: lists every repository, commit, configuration, split or file that the hub does not have.
     """
-    mistakes: list[str] = []
-    of_studies: list[str] = []
-    answers = []
+    mistakes, answers = _Mistakes(), []
     for key, source in _on_the_hub(settings):
-        is_model = isinstance(source, HubModel)
-        try:
-            repository = ask_hub(source.repo, source.revision, "model" if is_model else "dataset")
+        with mistakes.noted(key):
+            repository = ask_hub(
+                source.repo, source.revision, "model" if isinstance(source, HubModel) else "dataset"
+            )
             wanted = _fetched_files(source, list(repository.files))
-        except UserError as error:
-            (of_studies if key.startswith("studies.") else mistakes).append(f"{key}: {error}")
-            continue
-        files = [name for name in repository.files if name in wanted]
-        answers.append(
-            Asked(key, source.repo, len(files), sum(repository.files[name] for name in files), repository.license)
-        )
-    if mistakes:
-        raise UserError(
-            f"the hub lacks {len(mistakes)} of the settings' inputs:\n"
-            + "\n".join(f"  - {line}" for line in mistakes)
-        )
-    return answers, of_studies
+            sizes = [size for name, size in repository.files.items() if name in wanted]
+            answers.append(Asked(key, source.repo, len(sizes), sum(sizes), repository.license))
+    mistakes.refuse("the hub lacks {} of the settings' inputs")
+    return answers, mistakes.of_studies
 
 
 def _on_the_hub(settings: Settings) -> Iterator[tuple[str, HubFiles | HubCollection | HubModel]]:

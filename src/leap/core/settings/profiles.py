@@ -41,12 +41,7 @@ def compose(name: str, folder: Path = Path("profiles"), changes: Sequence[str] =
         settings.ca.comment = patch.ca.comment
     for change in changes:
         _set(settings, change)
-    stream = StringIO()
-    _yaml().dump(settings, stream)
-    text = _space_blocks(stream.getvalue())
-    origin = f"profile {name}" + (f" with {', '.join(changes)}" if changes else "")
-    parse_settings(YAML(typ="safe").load(text), origin)
-    return text
+    return _checked_text(settings, f"profile {name}" + (f" with {', '.join(changes)}" if changes else ""))
 
 
 def switch(
@@ -73,11 +68,15 @@ def start_from(
     settings, plain = _read(folder / f"{BASE}.yaml", folder), StringIO()
     YAML(typ="safe").dump(dict(patch), plain)
     _merge(settings, _yaml().load(plain.getvalue()))
+    _replace(target, _checked_text(settings, origin), folder, force)
+
+
+def _checked_text(settings: CommentedMap, origin: str) -> str:
     stream = StringIO()
     _yaml().dump(settings, stream)
     text = _space_blocks(stream.getvalue())
     parse_settings(YAML(typ="safe").load(text), origin)
-    _replace(target, text, folder, force)
+    return text
 
 
 def _replace(target: Path, text: str, folder: Path, force: bool) -> None:
