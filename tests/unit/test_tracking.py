@@ -5,10 +5,12 @@ import os
 import shutil
 import signal
 import socket
+import sqlite3
 import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +33,7 @@ from leap.registry.ui_links import ui_links
 from leap.tracking import Tracking
 from leap.tracking import training_run as run_module
 from leap.tracking.entities import flat, history_metrics, history_numbers
-from leap.tracking.store import guarded
+from leap.tracking.store import DATABASE, guarded
 
 SETTINGS = made_settings()
 # A process of its own finds what this one finds, wherever it is started.
@@ -332,6 +334,16 @@ def test_the_project_can_be_moved(project: Path, tmp_path: Path, monkeypatch) ->
     assert model.artifact_location.startswith(moved.as_uri())
     log()
     assert not project.exists()
+
+
+@pytest.mark.parametrize("location", ["s3://bucket/mlruns/artifacts", "file:///mnt/shared/artifacts"])
+def test_artefacts_in_a_place_that_the_user_chose_stay_there(project: Path, location: str) -> None:
+    Tracking.open(SETTINGS)
+    with closing(sqlite3.connect(DATABASE)) as database, database:
+        database.execute("UPDATE experiments SET artifact_location = ?", (location,))
+    tracking = Tracking.open(SETTINGS)
+    assert tracking.client is not None
+    assert tracking.create_run("next", {}).info.artifact_uri.startswith(f"{location}/")
 
 
 def test_a_training_is_followed_live_and_its_history_is_logged_once(project: Path) -> None:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
+from urllib.parse import urlsplit
 
 from leap.core.errors import UserError
 from leap.core.files import whole_file
@@ -265,8 +266,9 @@ def _opened(uri: str, database: Path | None, settings: Settings) -> tuple[Mlflow
             client = guarded(MlflowClient(uri, uri))
         place = (project_root() / ARTIFACTS).as_uri() if database else None
         experiment = _experiment(client, settings.experiment, place)
-        if settings.tracking.uri is None and experiment.artifact_location != place:
-            _move(project_root() / DATABASE, experiment.artifact_location, str(place))
+        location = experiment.artifact_location
+        if settings.tracking.uri is None and location != place and _is_of_a_project(location):
+            _move(project_root() / DATABASE, location, str(place))
     return client, str(experiment.experiment_id)
 
 
@@ -294,6 +296,11 @@ def _create_tables(database: Path) -> None:
         from mlflow import MlflowClient
 
         MlflowClient(f"sqlite:///{part.absolute().as_posix()}").search_experiments(max_results=1)
+
+
+def _is_of_a_project(location: str) -> bool:
+    """Tell the folder that we create in a project from a place, such as a bucket, that somebody else chose."""
+    return urlsplit(location).scheme in ("", "file") and location.endswith(ARTIFACTS.as_posix())
 
 
 def _move(database: Path, old: str, new: str) -> None:
