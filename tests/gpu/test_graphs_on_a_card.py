@@ -97,8 +97,8 @@ def test_the_costs_of_looks_and_moves_are_this_machines(graphed: GraphEncoder) -
     written_down = graphed.costs
     graphed.measure_costs()
     assert graphed.costs != written_down
-    for milliseconds in (graphed.costs.look, graphed.costs.move, graphed.costs.device_look):
-        assert 0.001 <= milliseconds < 1
+    # No upper bound: other work on the card makes a look longer.
+    assert min(graphed.costs.look, graphed.costs.move, graphed.costs.device_look) >= graphs.LEAST_COST_MS
     assert not graphed._graphed, "the batch that was timed is forgotten"
 
 
