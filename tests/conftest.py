@@ -29,7 +29,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """What is remembered of models stays with the tests; all workers of a run share it."""
+    """Keep the cache of models with the tests; all workers of a run share it."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("LEAP_CACHE", str(tmp_path_factory.getbasetemp().parent / "leap-cache"))
         yield
@@ -67,7 +67,7 @@ def tiny_model(tiny_folder: Path) -> LeapEncoder:
 def sentences() -> list[str]:
     """Sixty different sentences of 1 to 20 words."""
     generator = random.Random(5)
-    found: dict[str, None] = {}
-    while len(found) < 60:
-        found[" ".join(generator.choices(WORDS, k=generator.randint(1, 20)))] = None
-    return list(found)
+    result: dict[str, None] = {}
+    while len(result) < 60:
+        result[" ".join(generator.choices(WORDS, k=generator.randint(1, 20)))] = None
+    return list(result)

@@ -83,10 +83,10 @@ def init(
     from leap.core.settings.profiles import start_from
     from leap.extract.initial_settings import changes_for, copy_bundled_pairs, look_at
 
-    found = look_at(folder)
-    changes, lines = changes_for(found, folder)
+    contents = look_at(folder)
+    changes, lines = changes_for(contents, folder)
     start_from(changes, f"the settings for {folder}", params, force=force)
-    if found.lacks_pairs:
+    if contents.lacks_pairs:
         copy_bundled_pairs(folder)
     for line in lines:
         typer.echo(line)
@@ -192,7 +192,7 @@ def history(params: Params = Path("params.yaml")) -> None:
 
 
 class Form(StrEnum):
-    """What `leap export` writes."""
+    """The forms that `leap export` writes."""
 
     SENTENCE_TRANSFORMERS = "sentence-transformers"
     ONNX = "onnx"
@@ -303,14 +303,14 @@ def calibrate(
     if sentences is not None and queries is None and documents is None:
         demand = Demand(floor, risk, confidence, 0.8 if keep is None else keep)
         calibrated = command.calibrate_folder(command.calibrate, model, [sentences], demand, **options)
-        found = command.describe(calibrated)
+        lines = command.describe(calibrated)
     elif sentences is None and queries is not None and documents is not None:
         wanted = QueryDemand(0.9 if keep is None else keep, confidence)
         files = [queries, documents]
-        found = describe_queries(command.calibrate_folder(calibrate_queries, model, files, wanted, **options))
+        lines = describe_queries(command.calibrate_folder(calibrate_queries, model, files, wanted, **options))
     else:
         raise UserError("give --sentences alone, or --queries together with --documents")
-    typer.echo("\n".join(found))
+    typer.echo("\n".join(lines))
 
 
 @app.command()

@@ -292,8 +292,8 @@ def test_what_extract_wrote(tmp_path: Path) -> None:
     write_sample([texts], tmp_path / "sentences.parquet", seed=1, evaluation=EvaluationTexts(), **options)
 
     def pairs() -> list[Any]:
-        found = read_pairs(tmp_path / "p.parquet")
-        return [found.sentence1, found.sentence2, found.scores.tolist()]
+        result = read_pairs(tmp_path / "p.parquet")
+        return [result.sentence1, result.sentence2, result.scores.tolist()]
 
     assert survives(tmp_path / "p.parquet", pairs, times=60) > 0
     path = tmp_path / "sentences.parquet"

@@ -48,7 +48,7 @@ def outcome(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[Kill], Path,
         return kills
 
     with ThreadPoolExecutor(2) as pool:
-        kills = [kill for found in pool.map(suffer, range(2)) for kill in found]
+        kills = [kill for results in pool.map(suffer, range(2)) for kill in results]
     return kills, undisturbed.root, [repository.root for repository in killed]
 
 
@@ -87,10 +87,10 @@ def test_the_registry_has_each_content_once_and_one_champion(
 ) -> None:
     _, undisturbed, killed = outcome
     for project in (undisturbed, *killed):
-        found = registry(project)
-        assert found["aliases"] == [("champion", 1)]
-        assert [version for version, *_ in found["versions"]] == [1]
-        assert found["uploads"] == [("baseline-1", 2), ("leap-1", 2)]  # one upload each, READY
+        result = registry(project)
+        assert result["aliases"] == [("champion", 1)]
+        assert [version for version, *_ in result["versions"]] == [1]
+        assert result["uploads"] == [("baseline-1", 2), ("leap-1", 2)]  # one upload each, READY
         weights = project / "models" / "leap-1" / "model.safetensors"
         uploaded = (project / "mlruns" / "artifacts" / "models").rglob("model.safetensors")
         assert weights.read_bytes() in [path.read_bytes() for path in uploaded]

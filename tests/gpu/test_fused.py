@@ -99,9 +99,9 @@ def test_every_shape_equals_the_reference(engines: tuple[FusedEncoder, Encoder, 
         pooled = reference(batch)
         for patience in (1, 2):
             rule = spread_rule(reference, batch, 3, patience)
-            found, wanted = fused.run(placed, plan_for(rule, depth)), exit_forward(reference, batch, rule)
+            actual, wanted = fused.run(placed, plan_for(rule, depth)), exit_forward(reference, batch, rule)
             if len(lengths) > 8:
-                assert_same_exits(found, wanted, pooled, rule, tolerance, least)
+                assert_same_exits(actual, wanted, pooled, rule, tolerance, least)
                 assert wanted[1].unique().numel() > 1
         vectors, exits = fused.run(placed, forced_plan(3, depth))
         assert exits.tolist() == [3] * len(lengths)
@@ -165,11 +165,11 @@ def test_a_launch_in_a_graph(fused: FusedEncoder) -> None:
         fused.full(placed)
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, stream=stream):
-            found = fused.full(placed)
+            actual = fused.full(placed)
         for _ in range(3):
             graph.replay()
     stream.synchronize()
-    assert torch.equal(found, expected)
+    assert torch.equal(actual, expected)
 
 
 def test_two_threads_on_two_streams(fused: FusedEncoder) -> None:

@@ -70,25 +70,25 @@ def graphed() -> GraphEncoder:
 def test_every_call_equals_the_reference(
     engines: tuple[GraphEncoder, Encoder, float, float], case: str, way: str
 ) -> None:
-    found, reference, tolerance, least = engines
-    found.always, found.alone = way == "always", way == "alone"
-    batch, depth = batch_of(CASES[case]), found.depth
+    result, reference, tolerance, least = engines
+    result.always, result.alone = way == "always", way == "alone"
+    batch, depth = batch_of(CASES[case]), result.depth
     pooled = reference(batch)
     for patience in (1, 2):
         rule = spread_rule(reference, batch, 3, patience)
         plan, wanted = plan_for(rule, depth), exit_forward(reference, batch, rule)
         for _ in range(TIMES):
-            left = found.run(batch, plan)
-            found.learn(plan, left[1].tolist())
+            left = result.run(batch, plan)
+            result.learn(plan, left[1].tolist())
             if batch.rows > 8:
                 assert_same_exits(left, wanted, pooled, rule, tolerance, least)
     for layer in (1, 3, depth):
         for _ in range(TIMES):
-            vectors, exits = found.run(batch, fixed_plan(layer, depth))
+            vectors, exits = result.run(batch, fixed_plan(layer, depth))
             assert exits.tolist() == [layer] * batch.rows
             assert cosine(vectors, layer_forward(reference, batch, layer)) >= least
     for _ in range(TIMES):
-        vectors, exits = found.run(batch, forced_plan(3, depth))
+        vectors, exits = result.run(batch, forced_plan(3, depth))
         assert exits.tolist() == [3] * batch.rows
         assert cosine(vectors, pooled[3]) >= least
 
@@ -264,9 +264,9 @@ def test_a_warmed_bucket_captures_nothing_more(graphed: GraphEncoder, monkeypatc
     for always in (False, True, False):
         graphed.always = always
         for _ in range(5):
-            found = graphed.run(batch, plan)
-            graphed.learn(plan, found[1].tolist())
-            assert_same_exits(found, wanted, pooled, rule, *KINDS["float16"][1:])
+            result = graphed.run(batch, plan)
+            graphed.learn(plan, result[1].tolist())
+            assert_same_exits(result, wanted, pooled, rule, *KINDS["float16"][1:])
 
 
 def test_the_clock_is_fed(graphed: GraphEncoder) -> None:

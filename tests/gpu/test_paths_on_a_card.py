@@ -44,10 +44,10 @@ def eager(folder: Path) -> LeapEncoder:
 
 
 def near(model: LeapEncoder, sentences: list[str], rule: ExitRule) -> np.ndarray:
-    found = np.zeros(len(sentences), dtype=bool)
+    result = np.zeros(len(sentences), dtype=bool)
     for rows, pooled in model.pooled_layers(sentences):
-        found[rows] = near_threshold(pooled, rule, 2e-3).numpy()
-    return found
+        result[rows] = near_threshold(pooled, rule, 2e-3).numpy()
+    return result
 
 
 @pytest.fixture(scope="module")
@@ -69,10 +69,10 @@ def test_every_path_gives_the_same(
     allowed = near(eager, sentences, rule)
     assert 0.1 < (layers == 2).mean() < 0.9
     for _ in range(3):
-        found, exits = model.encode(sentences, batch_size=batch_size, **options)
+        result, exits = model.encode(sentences, batch_size=batch_size, **options)
         same = exits == layers
         assert (same | allowed).all()
-        cosines = (found * wanted).sum(1) / np.linalg.norm(found, axis=1) / np.linalg.norm(wanted, axis=1)
+        cosines = (result * wanted).sum(1) / np.linalg.norm(result, axis=1) / np.linalg.norm(wanted, axis=1)
         assert cosines[same].min() >= 0.9999
         for options_of in ({"strategy": "full"}, {"strategy": "fixed", "layer": 3}):
             one, other = model.encode(sentences, **options_of), eager.encode(sentences, **options_of)
@@ -171,8 +171,8 @@ def test_two_threads_encode_at_once(folder: Path, eager: LeapEncoder, sentences:
     def encode(batch_size: int) -> None:
         with torch.cuda.stream(torch.cuda.Stream()):
             for _ in range(20):
-                found = model.encode(sentences, strategy="full", batch_size=batch_size)
-                difference = float(np.abs(found - wanted).max())
+                result = model.encode(sentences, strategy="full", batch_size=batch_size)
+                difference = float(np.abs(result - wanted).max())
                 if difference > 2e-2:
                     wrong.append(difference)
 

@@ -38,15 +38,15 @@ def test_attention_and_its_gradient_are_the_references(heads: int, size: int, le
     reference = qkv.detach().double().requires_grad_()
     given = torch.randn(tokens, width, device="cuda").bfloat16()
     given[-IDLE:] = 0
-    found = varlen.varlen_attention(qkv, offsets_of(lengths), heads, max(lengths))
-    found.backward(given)
+    result = varlen.varlen_attention(qkv, offsets_of(lengths), heads, max(lengths))
+    result.backward(given)
     wanted = by_row(reference, lengths, heads)
     wanted.backward(given[:-IDLE].double().cpu())
-    assert _error(found[:-IDLE], wanted) < 1e-2
+    assert _error(result[:-IDLE], wanted) < 1e-2
     assert qkv.grad is not None
     assert reference.grad is not None
     assert _error(qkv.grad[:-IDLE], reference.grad[:-IDLE]) < 1e-2
-    assert found[-IDLE:].count_nonzero() == 0
+    assert result[-IDLE:].count_nonzero() == 0
     assert qkv.grad[-IDLE:].count_nonzero() == 0
 
 
@@ -58,10 +58,10 @@ def test_attention_in_inference_is_the_reference(lengths: list[int]) -> None:
         many = lengths * rows
         repeated = torch.cat([qkv[:-IDLE]] * rows + [qkv[-IDLE:]])
         with torch.inference_mode():
-            found = varlen.varlen_attention(repeated, offsets_of(many), 12, max(many))
+            result = varlen.varlen_attention(repeated, offsets_of(many), 12, max(many))
         wanted = by_row(qkv, lengths, 12)
-        assert _error(found[: sum(lengths)], wanted) < 1e-2
-        assert _error(found[-IDLE - sum(lengths) : -IDLE], wanted) < 1e-2
+        assert _error(result[: sum(lengths)], wanted) < 1e-2
+        assert _error(result[-IDLE - sum(lengths) : -IDLE], wanted) < 1e-2
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
@@ -74,10 +74,10 @@ def test_the_norm_of_a_sum_is_the_reference(width: int, dtype: torch.dtype) -> N
     norm.bias.normal_()
     with torch.inference_mode():
         assert varlen.adds_and_norms(states, norm.weight)
-        found = varlen.add_norm(states, addition, norm.weight, norm.bias, norm.eps)
+        result = varlen.add_norm(states, addition, norm.weight, norm.bias, norm.eps)
         wanted = norm(states + addition)
     least = {torch.float16: 2e-3, torch.bfloat16: 2e-2}[dtype]
-    torch.testing.assert_close(found, wanted, atol=least, rtol=least)
+    torch.testing.assert_close(result, wanted, atol=least, rtol=least)
     assert not varlen.adds_and_norms(states, norm.weight)
 
 
@@ -85,11 +85,11 @@ def test_the_norm_of_a_sum_is_the_reference(width: int, dtype: torch.dtype) -> N
 def test_means_and_their_gradient_are_the_references(dtype: torch.dtype) -> None:
     torch.manual_seed(0)
     states = torch.randn(sum(LENGTHS) + IDLE, 384, device="cuda", dtype=dtype, requires_grad=True)
-    found = varlen.segment_mean(states, offsets_of(LENGTHS))
+    result = varlen.segment_mean(states, offsets_of(LENGTHS))
     wanted = torch.stack([row.double().mean(0) for row in states[:-IDLE].split(LENGTHS)])
-    torch.testing.assert_close(found.double(), wanted, atol=1e-5, rtol=1e-5)
-    given = torch.randn_like(found)
-    found.backward(given)
+    torch.testing.assert_close(result.double(), wanted, atol=1e-5, rtol=1e-5)
+    given = torch.randn_like(result)
+    result.backward(given)
     spread = [g.expand(n, -1) / n for g, n in zip(given, LENGTHS, strict=True)]
     assert states.grad is not None
     torch.testing.assert_close(states.grad[:-IDLE], torch.cat(spread).to(dtype), atol=1e-6, rtol=1e-2)

@@ -105,9 +105,9 @@ def test_what_cannot_be_encoded_is_one_line(
 
 def workers_of(events: Path) -> set[str]:
     """The executors that ran the model, by Spark's own log of the job."""
-    found = set()
+    result = set()
     for file in events.rglob("events_*"):
         for line in map(json.loads, file.read_text().splitlines()):
             if line["Event"] == "SparkListenerTaskEnd" and "Python" in json.dumps(line):
-                found.add(line["Task Info"]["Executor ID"])
-    return found
+                result.add(line["Task Info"]["Executor ID"])
+    return result

@@ -52,9 +52,9 @@ def test_stsb_is_the_published_score(summary: dict[str, dict[str, float]]) -> No
 
 
 def test_scifact_is_the_published_score(summary: dict[str, dict[str, dict[str, float]]]) -> None:
-    found = summary["retrieval"]["scifact"]
-    assert (found["n_queries"], found["n_documents"]) == (300, 5183)
-    assert found["ndcg_at_10_full"] == pytest.approx(0.645, abs=0.002)  # MTEB: 64.51
+    actual = summary["retrieval"]["scifact"]
+    assert (actual["n_queries"], actual["n_documents"]) == (300, 5183)
+    assert actual["ndcg_at_10_full"] == pytest.approx(0.645, abs=0.002)  # MTEB: 64.51
 
 
 def test_this_model_does_not_exit_and_the_gate_refuses_it(summary: dict[str, dict[str, float]]) -> None:

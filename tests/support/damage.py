@@ -44,7 +44,7 @@ def survives(
         path.write_bytes(changed)
         refusal = ""
         try:
-            found = read()
+            result = read()
         except UserError as error:
             refusal = str(error)
             refused += 1
@@ -53,6 +53,6 @@ def survives(
         if refusal:
             assert (named or path.name) in refusal, (path.name, how, refusal)
         else:
-            assert (same or operator.eq)(found, right), (path.name, how)
+            assert (same or operator.eq)(result, right), (path.name, how)
     assert read() == right if same is None else same(read(), right)
     return refused

@@ -24,8 +24,8 @@ class Mirror(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         path = unquote(urlsplit(self.path).path)
-        if found := API.fullmatch(path):
-            kind, repo, call, commit, inner = found.groups()
+        if results := API.fullmatch(path):
+            kind, repo, call, commit, inner = results.groups()
             folder = self.root / kind / repo
             if not folder.is_dir():
                 self.answer(404, b"{}", {"X-Error-Code": "RepoNotFound"})
@@ -40,8 +40,8 @@ class Mirror(BaseHTTPRequestHandler):
                 )
             else:
                 self.answer_json(information(folder, repo, commit or "main"))
-        elif found := FILE.fullmatch(path):
-            kind, repo, commit, name = found.groups()
+        elif results := FILE.fullmatch(path):
+            kind, repo, commit, name = results.groups()
             file = self.root / ("datasets" if kind else "models") / repo / name
             if not file.is_file():
                 self.answer(404, b"", {"X-Error-Code": "EntryNotFound"})
@@ -55,9 +55,9 @@ class Mirror(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers.get("Content-Length", 0))).decode()
-        found = API.fullmatch(unquote(urlsplit(self.path).path))
-        assert found is not None
-        folder = self.root / found[1] / found[2]
+        result = API.fullmatch(unquote(urlsplit(self.path).path))
+        assert result is not None
+        folder = self.root / result[1] / result[2]
         if self.headers.get("Content-Type", "").startswith("application/json"):
             paths = json.loads(body)["paths"]
         else:

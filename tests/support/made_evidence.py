@@ -329,9 +329,9 @@ def latency() -> dict[str, Any]:
     ]
     protocol = {"warmup": 5, "iterations": 40, "precision": "fp32", "speed_up_at_length": "sentences"}
     floor = {"weight_bytes": 8_000_000, "bandwidth_bytes_per_second": 2e10, "ms": 0.4}
-    found = {"by_layer": by_layer, "teacher": {**by_layer[1], "layer": 6, "ms_p50": 6.0}}
+    results = {"by_layer": by_layer, "teacher": {**by_layer[1], "layer": 6, "ms_p50": 6.0}}
     return {
-        **found,
+        **results,
         "rows": rows,
         "speed_up": 1.25,
         "speed_up_ci95": [1.2, 1.3],

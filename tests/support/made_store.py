@@ -96,7 +96,7 @@ def logged(tracking: Tracking, variant: str, card: str | None = None) -> Logged:
 
 
 def log(settings: Settings, variant: str) -> bool:
-    """Whether MLflow has everything of a checkpoint now."""
+    """Log a checkpoint; return true where MLflow has everything of it now."""
     tracking = Tracking.open(settings)
     if tracking.client is None:
         return False

@@ -50,8 +50,8 @@ def spread_rule(encoder: Encoder, batch: Batch, layer: int, patience: int = 1) -
 
 def plan_for(rule: ExitRule, depth: int) -> Plan:
     """The rule's plan."""
-    found = rule.layer_thresholds(depth)
-    return Plan(tuple(found.thresholds.tolist()), found.patience, depth)
+    result = rule.layer_thresholds(depth)
+    return Plan(tuple(result.thresholds.tolist()), result.patience, depth)
 
 
 def forced_plan(layer: int, depth: int, threshold: float = -1.0) -> Plan:

@@ -1,4 +1,4 @@
-"""Whether two projects hold the same results: every file, every run, the registry; times aside."""
+"""Compares the results of two projects: every file, every run, the registry; times aside."""
 
 import json
 import re
@@ -41,7 +41,7 @@ def paths(project: Path) -> set[str]:
 
 
 def content(path: Path) -> Any:
-    """What a file says, without the times in it."""
+    """Read a file without the times in it."""
     if path.name == "latency.json":
         rows = json.loads(path.read_text())["rows"]
         return [{key: row[key] for key in ("path", "batch", "length", "expected_layers")} for row in rows]
@@ -74,26 +74,26 @@ def runs(project: Path) -> dict[str, Any]:
         )
         assert "RUNNING" not in status.values()
         names = dict(database.execute("select run_uuid, name from runs").fetchall())
-        kept = {run for run, state in status.items() if state == "FINISHED"}
+        finished = {run for run, state in status.items() if state == "FINISHED"}
         metrics = [
             (names[run], key, step, round(value, 9))
             for run, key, step, value in database.execute("select run_uuid, key, step, value from metrics")
-            if run in kept and not key.startswith(TIMED)
+            if run in finished and not key.startswith(TIMED)
         ]
         twice = {key: count for key, count in Counter(item[:3] for item in metrics).items() if count > 1}
         assert not twice, f"logged twice: {list(twice)[:5]}"
         params = [
             (names[run], key, value)
             for run, key, value in database.execute("select run_uuid, key, value from params")
-            if run in kept
+            if run in finished
         ]
         tagged = [
             (names[run], key)
             for run, key in database.execute("select run_uuid, key from tags")
-            if run in kept and key.startswith("leap.") and key != "leap.process"
+            if run in finished and key.startswith("leap.") and key != "leap.process"
         ]
     return {
-        "runs": sorted(names[run] for run in kept),
+        "runs": sorted(names[run] for run in finished),
         "metrics": sorted(metrics),
         "params": sorted(params),
         "tags": sorted(tagged),
@@ -114,6 +114,6 @@ class closing_copy:  # noqa: N801 - a context manager, used as one
 
 
 def unfinished(project: Path) -> Iterator[Path]:
-    """What only a process that is at work has: parts, states of trainings, sidecars of a cache."""
+    """Find the files of a process that is at work: parts, states of trainings, sidecars of a cache."""
     for pattern in (".*.part", "*.state", "building.json", "shard-*.json"):
         yield from project.rglob(pattern)

@@ -50,8 +50,8 @@ def test_layers_that_exceed_the_cache_are_computed_and_not_stored(
     size = 60 * 6 * 16 * 4
     for limit, stored in ((size - 1, False), (size, True)):
         cache = VectorCache(tmp_path / str(limit), limit)
-        found = full_and_exited(tiny_model, sentences, RULE, 8, "texts", cache)
-        assert found.full.equal(full_and_exited(tiny_model, sentences, RULE, 8).full)
+        result = full_and_exited(tiny_model, sentences, RULE, 8, "texts", cache)
+        assert result.full.equal(full_and_exited(tiny_model, sentences, RULE, 8).full)
         assert cache.folder.exists() is stored
 
 
@@ -163,8 +163,8 @@ def test_the_folder_stays_below_its_bound(tmp_path: Path, tiny_model: LeapEncode
 
 def test_what_exceeds_the_bound_is_not_kept(tmp_path: Path, tiny_model: LeapEncoder) -> None:
     cache = VectorCache(tmp_path / "vectors", 100)
-    found = cache.vectors(tiny_model, ["a"], "test", lambda: {"vectors": torch.ones(200)})
-    assert found["vectors"].sum() == 200
+    result = cache.vectors(tiny_model, ["a"], "test", lambda: {"vectors": torch.ones(200)})
+    assert result["vectors"].sum() == 200
     assert not cache.folder.exists()
     assert vector_cache(0.0) is None
 
@@ -174,8 +174,8 @@ def test_a_folder_that_cannot_be_written_stops_nothing(
 ) -> None:
     (tmp_path / "vectors").write_text("a file where the folder should be")
     cache = VectorCache(tmp_path / "vectors", WIDE)
-    found = cache.vectors(tiny_model, ["a"], "test", lambda: {"vectors": torch.ones(3)})
-    assert found["vectors"].tolist() == [1.0, 1.0, 1.0]
+    result = cache.vectors(tiny_model, ["a"], "test", lambda: {"vectors": torch.ones(3)})
+    assert result["vectors"].tolist() == [1.0, 1.0, 1.0]
     assert "could not be written" in caplog.text
 
 

@@ -62,11 +62,11 @@ def test_the_calibrated_strategy_follows_the_file(
     make_folder: MakeFolder, file: Path, sentences: list[str]
 ) -> None:
     folder = make_folder()
-    found = run(folder, file)
-    assert found.report["expected_layers"] < 5
+    result = run(folder, file)
+    assert result.report["expected_layers"] < 5
     model = LeapEncoder(folder, "cpu")
-    assert model.calibration.thresholds.equal(found.calibration.thresholds)
-    assert model.calibration.score == found.calibration.score
+    assert model.calibration.thresholds.equal(result.calibration.thresholds)
+    assert model.calibration.score == result.calibration.score
     pooled = pooled_of(model, sentences)
     expected = calibrated(pooled, model.calibration)
     assert len(expected.unique()) > 1
@@ -87,26 +87,26 @@ def test_it_is_the_same_again(make_folder: MakeFolder, file: Path) -> None:
 
 def test_the_report_is_what_happens_on_the_test_part(make_folder: MakeFolder, texts: list[str]) -> None:
     model = LeapEncoder(make_folder(), "cpu")
-    found = calibrate(model, texts, DEMAND)
+    result = calibrate(model, texts, DEMAND)
     rows = torch.randperm(600, generator=torch.Generator().manual_seed(17)).tensor_split(3)[2]
     pooled = pooled_of(model, [texts[row] for row in rows.tolist()])
-    exits = calibrated(pooled, found.calibration)
+    exits = calibrated(pooled, result.calibration)
     cosines = torch.cosine_similarity(at_layers(pooled, exits), pooled[-1], dim=-1)
     early = exits < 5
-    assert found.report["sentences"] == {"fit": 200, "order": 200, "test": 200}
-    assert found.report["exited"] == early.sum()
-    assert found.report["realised_risk"] == pytest.approx((cosines[early] < 0.85).double().mean().item())
-    assert found.report["realised_risk"] <= 0.2
-    assert found.report["expected_layers"] == pytest.approx(exits.double().mean().item())
-    assert f"of {early.sum()} exited vectors" in "\n".join(describe(found))
+    assert result.report["sentences"] == {"fit": 200, "order": 200, "test": 200}
+    assert result.report["exited"] == early.sum()
+    assert result.report["realised_risk"] == pytest.approx((cosines[early] < 0.85).double().mean().item())
+    assert result.report["realised_risk"] <= 0.2
+    assert result.report["expected_layers"] == pytest.approx(exits.double().mean().item())
+    assert f"of {early.sum()} exited vectors" in "\n".join(describe(result))
 
 
 def test_nothing_is_safe_for_a_floor_out_of_reach(
     make_folder: MakeFolder, file: Path, sentences: list[str]
 ) -> None:
     folder = make_folder()
-    found = run(folder, file, Demand(floor=0.9999, risk=0.05, confidence=0.95))
-    assert "no exit can be shown to be safe" in describe(found)[0]
+    result = run(folder, file, Demand(floor=0.9999, risk=0.05, confidence=0.95))
+    assert "no exit can be shown to be safe" in describe(result)[0]
     assert json.loads((folder / "calibration.json").read_text())["thresholds"] == [None] * 5
     model = LeapEncoder(folder, "cpu")
     vectors, exits = model.encode(sentences, strategy="calibrated", return_exit_layers=True)

@@ -220,14 +220,14 @@ def test_the_outcome_is_what_the_rule_does() -> None:
     assert outcome.bad == ((cosines < DEMAND.floor) & (exits < 5)).sum()
     assert outcome.bad / outcome.exited < DEMAND.risk
     indexed = at_layers(pooled[:, rows[1]], exits_of(pooled[:, rows[1]], calibration))
-    found, reference = (
+    result, reference = (
         (F.normalize(queries, dim=-1) @ F.normalize(index, dim=-1).T).topk(10).indices.tolist()
         for queries, index in (
             (at_layers(pooled[:, rows[2]], exits), indexed),
             (pooled[-1, rows[2]], pooled[-1, rows[1]]),
         )
     )
-    shares = [len({*one} & {*two}) / 10 for one, two in zip(found, reference, strict=True)]
+    shares = [len({*one} & {*two}) / 10 for one, two in zip(result, reference, strict=True)]
     assert outcome.overlap.tolist() == pytest.approx(shares)
 
 

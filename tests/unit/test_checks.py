@@ -176,9 +176,9 @@ def test_drops_are_relative_and_against_the_rivals_full_depth(project: Path) -> 
 
 def test_the_adaptive_gain_is_exits_over_the_fixed_depth_students_full_depth(project: Path) -> None:
     evidence, others = made(project), rivals(project, fixed_depth=0.75)
-    found = measure("sts.adaptive_gain_vs_fixed_depth", evidence, "software", others)
-    assert found.value == pytest.approx(0.79 - 0.75)
-    assert found.note == "3.10 layers on average against fixed_depth's 4"
+    actual = measure("sts.adaptive_gain_vs_fixed_depth", evidence, "software", others)
+    assert actual.value == pytest.approx(0.79 - 0.75)
+    assert actual.note == "3.10 layers on average against fixed_depth's 4"
     assert value("retrieval.second.adaptive_gain_vs_fixed_depth", evidence, others) == pytest.approx(-0.01)
 
 

@@ -91,11 +91,11 @@ def test_latency(project: Path, make_folder: MakeFolder) -> None:
     done = leap(project, "latency", str(make_folder()), *options)
     assert done.returncode == 0, done.stderr
     assert "monitored  1 " in done.stdout
-    found = json.loads((project / "latency.json").read_text())
-    assert {row["path"] for row in found["rows"]} == {"full", "exit", "monitored", "truncated"}
-    assert [row["layer"] for row in found["by_layer"]] == [1, 2, 3, 4, 5]
-    assert found["environment"]["cpu"]
-    assert found["exit_rule"] == {"threshold": 0.95, "min_layer": 5, "patience": 1}
+    content = json.loads((project / "latency.json").read_text())
+    assert {row["path"] for row in content["rows"]} == {"full", "exit", "monitored", "truncated"}
+    assert [row["layer"] for row in content["by_layer"]] == [1, 2, 3, 4, 5]
+    assert content["environment"]["cpu"]
+    assert content["exit_rule"] == {"threshold": 0.95, "min_layer": 5, "patience": 1}
     for wrong, message in ((("--length", "7"), "lengths.1"), (("--min-layer", "9"), "min_layer 9")):
         done = leap(project, "latency", str(make_folder()), *options, *wrong)
         assert (done.returncode, done.stderr.splitlines()[-1][:7]) == (1, "error: ")

@@ -19,25 +19,25 @@ def path(tmp_path: Path) -> Path:
 
 
 def test_a_sentence_file_is_the_list_that_it_holds(path: Path) -> None:
-    found = SentenceFile(path)
-    assert list(found) == read_sentences(path) == TEXTS
-    assert len(found) == 23
-    assert [found[row] for row in (0, 4, 5, 22, -1, -23)] == [TEXTS[row] for row in (0, 4, 5, 22, -1, -23)]
+    result = SentenceFile(path)
+    assert list(result) == read_sentences(path) == TEXTS
+    assert len(result) == 23
+    assert [result[row] for row in (0, 4, 5, 22, -1, -23)] == [TEXTS[row] for row in (0, 4, 5, 22, -1, -23)]
     for part in (slice(3, 12), slice(20, 99), slice(None, None, 7), slice(5, 5), slice(-2, None)):
-        assert found[part] == TEXTS[part]
+        assert result[part] == TEXTS[part]
     with pytest.raises(IndexError):
-        found[23]
-    assert sha256_of_sentences(found) == sha256_of_sentences(TEXTS)
+        result[23]
+    assert sha256_of_sentences(result) == sha256_of_sentences(TEXTS)
 
 
 def test_only_one_row_group_is_in_memory(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = SentenceFile(path)
+    result = SentenceFile(path)
     read: list[int | None] = []
-    original = found._file.read
-    monkeypatch.setattr(found._file, "read", lambda group: (read.append(group), original(group))[1])
-    assert found[3:12] == TEXTS[3:12]
+    original = result._file.read
+    monkeypatch.setattr(result._file, "read", lambda group: (read.append(group), original(group))[1])
+    assert result[3:12] == TEXTS[3:12]
     assert read == [0, 1, 2]
-    assert len(found._group[1]) == 5
+    assert len(result._group[1]) == 5
 
 
 def test_another_file_is_refused_when_it_is_opened(tmp_path: Path) -> None:

@@ -28,39 +28,39 @@ LATENCY = {
 
 def test_the_estimate_by_hand() -> None:
     # 4.5 million texts of 8 ms are 10 hours, of 5 ms 6.25 hours.
-    found = amortisation(LATENCY, 1, Spending(4_500_000, training_hours=56.0))
-    assert (found["ms_full"], found["ms_exit"]) == (8.0, 5.0)
-    assert (found["hours_full"], found["hours_exit"]) == (10.0, 6.25)
-    assert found["hours_saved_a_week"] == found["saved_a_week"] == 26.25
-    assert found["days_to_pay_back"] == pytest.approx(56 / 3.75)
-    assert found["texts_to_pay_back"] == 67_200_000
+    result = amortisation(LATENCY, 1, Spending(4_500_000, training_hours=56.0))
+    assert (result["ms_full"], result["ms_exit"]) == (8.0, 5.0)
+    assert (result["hours_full"], result["hours_exit"]) == (10.0, 6.25)
+    assert result["hours_saved_a_week"] == result["saved_a_week"] == 26.25
+    assert result["days_to_pay_back"] == pytest.approx(56 / 3.75)
+    assert result["texts_to_pay_back"] == 67_200_000
     # Checks of 20 %: 12 layers without cost as much as 10 with them (the paper: "recovered below 10").
-    assert found["pays_below_layer"] == pytest.approx(10.0)
+    assert result["pays_below_layer"] == pytest.approx(10.0)
 
 
 def test_the_times_are_those_that_were_measured() -> None:
     """An exit of 5 ms costs 5 ms, whatever the speed-up says; full depth is its fastest way."""
     exited = row("exit", 1, 5.0, over="graph", speed_up=1.2)
     rows = [row("full", 1, 8.0), row("graph", 1, 6.0), exited]
-    found = amortisation({**LATENCY, "rows": rows}, 1, Spending(1_000, 1.0))
-    assert (found["ms_full"], found["ms_exit"]) == (6.0, 5.0)
+    result = amortisation({**LATENCY, "rows": rows}, 1, Spending(1_000, 1.0))
+    assert (result["ms_full"], result["ms_exit"]) == (6.0, 5.0)
 
 
 def test_prices() -> None:
-    found = amortisation(LATENCY, 1, Spending(4_500_000, 56.0, training_price=3.0, serving_price=0.5))
-    assert found["training_cost"] == 168.0
-    assert found["saved_a_week"] == pytest.approx(26.25 / 2)
-    assert found["days_to_pay_back"] == pytest.approx(168 / 1.875)
+    result = amortisation(LATENCY, 1, Spending(4_500_000, 56.0, training_price=3.0, serving_price=0.5))
+    assert result["training_cost"] == 168.0
+    assert result["saved_a_week"] == pytest.approx(26.25 / 2)
+    assert result["days_to_pay_back"] == pytest.approx(168 / 1.875)
 
 
 def test_a_batch_is_shared_by_its_texts_and_a_slow_exit_never_pays() -> None:
     spending = Spending(1_000_000, 1.0)
-    found = amortisation(LATENCY, 32, spending)
-    assert found["ms_full"] == 2.0
-    assert found["days_to_pay_back"] is None
-    assert found["texts_to_pay_back"] is None
-    assert found["pays_below_layer"] is None
-    assert "never paid back" in "\n".join(lines(found, spending, 32, "a machine"))
+    result = amortisation(LATENCY, 32, spending)
+    assert result["ms_full"] == 2.0
+    assert result["days_to_pay_back"] is None
+    assert result["texts_to_pay_back"] is None
+    assert result["pays_below_layer"] is None
+    assert "never paid back" in "\n".join(lines(result, spending, 32, "a machine"))
 
 
 def test_the_words_name_the_figures() -> None:

@@ -45,14 +45,14 @@ def install(folder: Path, files: dict[str, str], record: list[str]) -> None:
 def test_names_summaries_and_sentences(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     install(tmp_path, FILES, list(FILES))
     monkeypatch.syspath_prepend(tmp_path)
-    found = read_docstrings(["toy-dist"])
-    assert [(item.name, item.summary) for item in found] == [
+    result = read_docstrings(["toy-dist"])
+    assert [(item.name, item.summary) for item in result] == [
         ("toy", "Tools for a toy that is small."),
         ("toy.a.late", "Say that it is too late for this."),
         ("toy.b.Box", "A box that holds the toys."),
         ("toy.b.Box.open", "Open the lid of the box."),
     ]
-    assert found[-1].sentences == (
+    assert result[-1].sentences == (
         "Open the lid of the box.",
         "The lid stays open until it is closed.",
         "The toys do not fall out of it.",

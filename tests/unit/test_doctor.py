@@ -57,8 +57,8 @@ def test_false_convergence_looks_at_those_that_leave() -> None:
 
 
 def test_the_bundled_sentences() -> None:
-    found = sample(None, None)
-    assert len(found.sentences) == len(set(found.sentences)) == 1000
+    result = sample(None, None)
+    assert len(result.sentences) == len(set(result.sentences)) == 1000
     assert BUNDLED.is_file()
 
 
@@ -114,11 +114,11 @@ def test_the_command_tells_the_states_apart(
     options = ["doctor", str(folder), "--sentences", str(file), "--page", str(page), "--device", "cpu"]
     done = CliRunner().invoke(app, [*options, "--json"])
     assert done.exit_code == 0, done.output
-    found = json.loads(done.stdout)
-    assert found["verdict"] == verdict
-    assert found["exit_rule"] == {"threshold": 0.95, "min_layer": 2, "patience": 1}
-    assert [symptom["found"] for symptom in found["symptoms"]][3] is false
-    assert found["page"] == str(page)
+    content = json.loads(done.stdout)
+    assert content["verdict"] == verdict
+    assert content["exit_rule"] == {"threshold": 0.95, "min_layer": 2, "patience": 1}
+    assert [symptom["found"] for symptom in content["symptoms"]][3] is false
+    assert content["page"] == str(page)
     text = page.read_text()
     assert verdict in text
     assert text.count("<svg") == 4

@@ -24,7 +24,7 @@ def test_both_modes_are_those_of_the_runtime(
     tiny_model: LeapEncoder, sentences: list[str], chunk: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(encode, "CHUNK", chunk)
-    found = full_and_exited(tiny_model, sentences, RULE, batch_size=8)
+    result = full_and_exited(tiny_model, sentences, RULE, batch_size=8)
     full = tiny_model.encode(sentences, strategy="full", normalize_embeddings=True)
     exited, layers = tiny_model.encode(
         sentences,
@@ -35,17 +35,17 @@ def test_both_modes_are_those_of_the_runtime(
         return_exit_layers=True,
     )
     assert len(set(layers)) == 3
-    assert found.layers.tolist() == layers.tolist()
-    np.testing.assert_allclose(found.full.numpy(), full, atol=1e-5)
-    np.testing.assert_allclose(found.exited.numpy(), exited, atol=1e-5)
+    assert result.layers.tolist() == layers.tolist()
+    np.testing.assert_allclose(result.full.numpy(), full, atol=1e-5)
+    np.testing.assert_allclose(result.exited.numpy(), exited, atol=1e-5)
 
 
 def test_equal_texts_get_equal_vectors(tiny_model: LeapEncoder, sentences: list[str]) -> None:
-    found = full_and_exited(tiny_model, [*sentences, *sentences[::-1]], RULE, batch_size=7)
-    assert found.full.shape == (120, 16)
-    assert found.full[:60].equal(found.full[60:].flip(0))
-    assert found.exited[:60].equal(found.exited[60:].flip(0))
-    assert found.layers[:60].equal(found.layers[60:].flip(0))
+    result = full_and_exited(tiny_model, [*sentences, *sentences[::-1]], RULE, batch_size=7)
+    assert result.full.shape == (120, 16)
+    assert result.full[:60].equal(result.full[60:].flip(0))
+    assert result.exited[:60].equal(result.exited[60:].flip(0))
+    assert result.layers[:60].equal(result.layers[60:].flip(0))
 
 
 def test_a_damaged_model_is_refused(make_folder: MakeFolder, sentences: list[str]) -> None:

@@ -92,9 +92,9 @@ def test_pairs_are_measured_as_the_pipeline_measures_them(
         shipped_settings(),
         Path("cache"),
     )[0]
-    found = json.loads(Path("out.json").read_text())["pairs"]
-    assert found["spearman_exit"] == pytest.approx(expected["spearman_exit"])
-    assert found["ci95"] == pytest.approx(expected["ci95"])
+    content = json.loads(Path("out.json").read_text())["pairs"]
+    assert content["spearman_exit"] == pytest.approx(expected["spearman_exit"])
+    assert content["ci95"] == pytest.approx(expected["ci95"])
     assert f"{expected['spearman_full']:.4f}" in output
     assert "exits" in output
 
@@ -109,9 +109,9 @@ def test_a_collection_is_measured_in_all_modes(tiny_folder: Path, texts: Path, s
     judged = "".join(f"q{n}\td{n}\t1\n" for n in range(12))
     (folder / "qrels" / "test.tsv").write_text(f"query-id\tcorpus-id\tscore\n{judged}")
     output = leap("evaluate", tiny_folder, "--collection", folder, "--output", "out.json")
-    found = json.loads(Path("out.json").read_text())["collection"]
-    assert found["n_queries"] == 12
-    assert found["ndcg_at_10_full"] == found["ndcg_at_10_exit"] == 1.0
+    content = json.loads(Path("out.json").read_text())["collection"]
+    assert content["n_queries"] == 12
+    assert content["ndcg_at_10_full"] == content["ndcg_at_10_exit"] == 1.0
     for words in ("both at full depth", "queries exit, index at full depth", "both exit", "1.0000 to 1.0000"):
         assert words in output
     assert sorted(path.name for path in folder.rglob("*")) == [

@@ -57,8 +57,8 @@ def test_the_arguments_stand_in_the_same_order() -> None:
         parameters = inspect.signature(inspect.unwrap(method)).parameters.values()
         return [item.name for item in parameters if item.kind is item.POSITIONAL_OR_KEYWORD][1:]
 
-    found, wanted = positional(LeapEncoder.encode), positional(SentenceTransformer.encode)
-    assert found == [name for name in wanted if name not in ("pool", "chunk_size")]
+    result, wanted = positional(LeapEncoder.encode), positional(SentenceTransformer.encode)
+    assert result == [name for name in wanted if name not in ("pool", "chunk_size")]
 
 
 @pytest.mark.parametrize(
@@ -85,28 +85,28 @@ def test_results_are_sentence_transformers(
     ours: LeapEncoder, theirs: Any, sentences: list[str], options: dict[str, Any]
 ) -> None:
     expected = theirs.encode(sentences, **options)
-    found = ours.encode(sentences, strategy="full", **options)
-    assert type(found) is type(expected)
-    assert len(found) == len(expected)
-    if isinstance(found, list):
-        assert type(found[0]) is type(expected[0])
-        found, expected = torch.stack(found), torch.stack(expected)
-    assert found.dtype == expected.dtype
-    assert found.shape == expected.shape
-    found, expected = (np.asarray(item, dtype=np.float64) for item in (found, expected))
+    vectors = ours.encode(sentences, strategy="full", **options)
+    assert type(vectors) is type(expected)
+    assert len(vectors) == len(expected)
+    if isinstance(vectors, list):
+        assert type(vectors[0]) is type(expected[0])
+        vectors, expected = torch.stack(vectors), torch.stack(expected)
+    assert vectors.dtype == expected.dtype
+    assert vectors.shape == expected.shape
+    vectors, expected = (np.asarray(item, dtype=np.float64) for item in (vectors, expected))
     if "int8" in options.get("precision", ""):
         # The last bits of a vector may tip a step.
-        assert np.abs(found - expected).max() <= 1
-        assert (found == expected).mean() > 0.98
+        assert np.abs(vectors - expected).max() <= 1
+        assert (vectors == expected).mean() > 0.98
     else:
-        np.testing.assert_allclose(found, expected, atol=1e-5)
+        np.testing.assert_allclose(vectors, expected, atol=1e-5)
 
 
 def test_one_sentence_is_one_vector_of_the_same_kind(ours: LeapEncoder, theirs: Any) -> None:
     for options in ({}, {"convert_to_tensor": True}, {"convert_to_numpy": False}, {"precision": "ubinary"}):
-        expected, found = theirs.encode("ba be", **options), ours.encode("ba be", strategy="full", **options)
-        assert type(found) is type(expected)
-        assert (found.shape, found.dtype) == (expected.shape, expected.dtype)
+        expected, vectors = theirs.encode("ba be", **options), ours.encode("ba be", strategy="full", **options)
+        assert type(vectors) is type(expected)
+        assert (vectors.shape, vectors.dtype) == (expected.shape, expected.dtype)
     with pytest.raises(ValueError, match="encode more than one"):
         ours.encode("ba be", precision="int8")
 
@@ -219,8 +219,8 @@ def test_two_threads_at_once(ours: LeapEncoder, sentences: list[str]) -> None:
     with ThreadPoolExecutor(4) as pool:
         jobs = [pool.submit(ours.encode, sentences, batch_size=4, return_exit_layers=True) for _ in range(12)]
         for job in jobs:
-            found, exits = job.result()
-            np.testing.assert_array_equal(found, expected)
+            result, exits = job.result()
+            np.testing.assert_array_equal(result, expected)
             np.testing.assert_array_equal(exits, layers)
 
 
@@ -237,8 +237,8 @@ def test_texts_are_tokenised_a_chunk_at_a_time(
 
     monkeypatch.setattr(ours, "tokenizer", counted)
     monkeypatch.setattr(texts, "CHUNK_SENTENCES", 7)
-    found, exits = ours.encode(sentences, return_exit_layers=True)
-    np.testing.assert_allclose(found, expected, atol=1e-5)
+    vectors, exits = ours.encode(sentences, return_exit_layers=True)
+    np.testing.assert_allclose(vectors, expected, atol=1e-5)
     np.testing.assert_array_equal(exits, layers)
     assert together == [7] * 8 + [4]
     together.clear()
@@ -256,9 +256,9 @@ def test_progress_is_shown(ours: LeapEncoder, capsys: pytest.CaptureFixture[str]
 
 def test_sentences_of_0_and_of_100000_characters(ours: LeapEncoder, theirs: Any) -> None:
     extreme = ["", " ", "be " * 33_333 + "b", "x" * 100_000]
-    found = ours.encode(extreme, strategy="full")
-    assert np.isfinite(found).all()
-    np.testing.assert_allclose(found, theirs.encode(extreme), atol=1e-5)
+    vectors = ours.encode(extreme, strategy="full")
+    assert np.isfinite(vectors).all()
+    np.testing.assert_allclose(vectors, theirs.encode(extreme), atol=1e-5)
     together, layers = ours.encode(extreme, return_exit_layers=True)
     for number, text in enumerate(extreme):
         alone, layer = ours.encode(text, return_exit_layers=True)
@@ -294,10 +294,10 @@ def test_int8_is_near_and_independent_of_the_batch(make_folder: MakeFolder, sent
     folder = make_folder(width=64)
     whole, small = LeapEncoder(folder, "cpu"), LeapEncoder(folder, "cpu", quantize="int8")
     expected = whole.encode(sentences, strategy="full", convert_to_tensor=True)
-    found = small.encode(sentences, strategy="full", convert_to_tensor=True)
-    assert not found.equal(expected)
-    assert torch.cosine_similarity(found, expected).min() > 0.999
+    vectors = small.encode(sentences, strategy="full", convert_to_tensor=True)
+    assert not vectors.equal(expected)
+    assert torch.cosine_similarity(vectors, expected).min() > 0.999
     alone = torch.stack([small.encode(text, strategy="full", convert_to_tensor=True) for text in sentences])
-    assert torch.cosine_similarity(found, alone).min() > 0.99999
+    assert torch.cosine_similarity(vectors, alone).min() > 0.99999
     with pytest.raises((ValueError, UserError), match=r"stays on the CPU|no usable CUDA"):
         small.to("cuda")

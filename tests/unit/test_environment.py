@@ -15,12 +15,12 @@ def git(folder: Path, *arguments: str) -> str:
 def test_versions_are_the_installed_ones_and_no_card_on_the_cpu() -> None:
     import torch
 
-    found = environment("cpu")
+    result = environment("cpu")
     # The metadata of PyPI's own wheels leave out the build, for example +cu130, that the module tells.
-    assert found["torch"] in (torch.__version__, torch.__version__.partition("+")[0])
-    assert found["python"] == sys.version.split()[0]
-    assert found["cores"] >= 1
-    assert "card" not in found
+    assert result["torch"] in (torch.__version__, torch.__version__.partition("+")[0])
+    assert result["python"] == sys.version.split()[0]
+    assert result["cores"] >= 1
+    assert "card" not in result
 
 
 def test_a_package_that_is_absent_has_no_version() -> None:

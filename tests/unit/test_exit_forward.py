@@ -25,7 +25,7 @@ def packed(model: LeapEncoder, texts: list[str]) -> Batch:
 
 @torch.inference_mode()
 def clear(model: LeapEncoder, batch: Batch, rule: ExitRule) -> bool:
-    """Whether no cosine is so near to the threshold that the last bits decide."""
+    """Return true where no cosine is so near to the threshold that the last bits decide."""
     scores = consecutive_similarity(model.encoder(batch), rule.patience)
     return not ((scores - rule.threshold).abs() < 1e-5).any()
 

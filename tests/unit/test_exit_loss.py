@@ -29,10 +29,10 @@ def features(model: SentenceTransformer, sentences: list[str]) -> list[dict[str,
 
 def pooled(folder: Path, sentences: list[str]) -> torch.Tensor:
     encoder = LeapEncoder(folder, "cpu")
-    found = torch.empty(6, len(sentences), 16)
+    result = torch.empty(6, len(sentences), 16)
     for rows, vectors in encoder.pooled_layers(sentences):
-        found[:, rows] = vectors
-    return found[1:]
+        result[:, rows] = vectors
+    return result[1:]
 
 
 def test_the_loss_is_the_wrapped_one_and_the_terms_of_all_its_texts(
@@ -102,5 +102,5 @@ def test_what_cannot_be_trained_is_said(
     exiting = leap.sentence_transformer(tiny_folder, device="cpu")
     with pytest.raises(TypeError, match="Transformer as the first module, not EarlyExit"):
         leap.ExitLoss(exiting, MultipleNegativesRankingLoss(exiting))(features(model, sentences), None)
-    found = leap.ExitLoss(model, CosineSimilarityLoss(model)).get_config_dict()
-    assert (found["loss"], found["beta"], found["margin"]) == ("CosineSimilarityLoss", 0.4, "softplus")
+    result = leap.ExitLoss(model, CosineSimilarityLoss(model)).get_config_dict()
+    assert (result["loss"], result["beta"], result["margin"]) == ("CosineSimilarityLoss", 0.4, "softplus")

@@ -39,12 +39,12 @@ def some_predictors(generator: torch.Generator) -> Predictors:
 
 
 def some_calibration(generator: torch.Generator, score: str, patience: int) -> Calibration:
-    found = torch.rand(5, generator=generator) * 0.2 + 0.8
-    found[torch.rand(5, generator=generator) < 0.3] = torch.inf
-    found[: 1 if score == "predicted" else patience] = torch.inf
-    found[-1] = torch.inf
+    result = torch.rand(5, generator=generator) * 0.2 + 0.8
+    result[torch.rand(5, generator=generator) < 0.3] = torch.inf
+    result[: 1 if score == "predicted" else patience] = torch.inf
+    result[-1] = torch.inf
     predictor = Predictor(torch.randn(5, 6, generator=generator) * 0.1 + torch.tensor([0.5, 0.3, 0, 0, 0, 0]))
-    return Calibration(found, patience, predictor if score == "predicted" else None)
+    return Calibration(result, patience, predictor if score == "predicted" else None)
 
 
 @st.composite

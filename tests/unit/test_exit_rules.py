@@ -164,8 +164,8 @@ def test_calibrated_has_a_threshold_a_layer() -> None:
         ([inf, 0.7, 0.9, inf], 3),
         ([inf, inf, inf, inf], 4),
     ):
-        found = calibrated(ONE, Calibration(torch.tensor(thresholds), 1, None))
-        assert found.tolist() == [left]
+        result = calibrated(ONE, Calibration(torch.tensor(thresholds), 1, None))
+        assert result.tolist() == [left]
 
 
 def test_calibrated_by_a_predicted_similarity() -> None:

@@ -60,8 +60,10 @@ def test_the_whole_folder_loads_in_sentence_transformers(
 
     export_whole(checkpoint, Path("out"), "# card\n")
     assert Path("out/README.md").read_text() == "# card\n"
-    found = SentenceTransformer("out", device="cpu", local_files_only=True).encode(sentences)
-    assert cosines(found, LeapEncoder(checkpoint).encode(sentences, strategy="full")) == pytest.approx(1, abs=1e-5)
+    vectors = SentenceTransformer("out", device="cpu", local_files_only=True).encode(sentences)
+    assert cosines(vectors, LeapEncoder(checkpoint).encode(sentences, strategy="full")) == pytest.approx(
+        1, abs=1e-5
+    )
     assert LeapEncoder("out").rule == LeapEncoder(checkpoint).rule == ExitRule(0.95, 2)
 
 
@@ -74,9 +76,9 @@ def test_a_cut_folder_gives_the_layers_vectors(
     export_truncated(checkpoint, layers, Path("out"), None)
     assert json.loads(Path("out/config.json").read_text())["num_hidden_layers"] == layers
     assert not Path("out/leap.json").exists()
-    found = SentenceTransformer("out", device="cpu", local_files_only=True).encode(sentences)
+    vectors = SentenceTransformer("out", device="cpu", local_files_only=True).encode(sentences)
     expected = fixed(checkpoint, sentences, layers)
-    assert cosines(found, expected) == pytest.approx(1, abs=1e-5)
+    assert cosines(vectors, expected) == pytest.approx(1, abs=1e-5)
     assert cosines(fixed(checkpoint, sentences, 1), fixed(checkpoint, sentences, 5)) < 0.99
 
 
@@ -125,8 +127,8 @@ def test_any_architecture_is_cut(
 
     for layers in (1, 3, 4):
         export_truncated(other(name), layers, Path(f"out-{layers}"), None)
-        found = SentenceTransformer(f"out-{layers}", device="cpu", local_files_only=True).encode(sentences)
-        assert cosines(found, fixed(other(name), sentences, layers)) == pytest.approx(1, abs=1e-5)
+        vectors = SentenceTransformer(f"out-{layers}", device="cpu", local_files_only=True).encode(sentences)
+        assert cosines(vectors, fixed(other(name), sentences, layers)) == pytest.approx(1, abs=1e-5)
         assert LeapEncoder(f"out-{layers}", "cpu").depth == layers
 
 
@@ -139,14 +141,14 @@ def test_a_head_becomes_a_dense_module(
     export_truncated(headed, layers, Path("out"), None)
     assert not Path("out/heads.safetensors").exists()
     assert Path("out/exit_head_Dense").exists() == (layers < 5)
-    found = SentenceTransformer("out", device="cpu", local_files_only=True).encode(sentences)
-    assert cosines(found, fixed(headed, sentences, layers)) == pytest.approx(1, abs=1e-5)
-    assert (cosines(found, fixed(checkpoint, sentences, layers)) > 0.99) == (layers == 5)
+    vectors = SentenceTransformer("out", device="cpu", local_files_only=True).encode(sentences)
+    assert cosines(vectors, fixed(headed, sentences, layers)) == pytest.approx(1, abs=1e-5)
+    assert (cosines(vectors, fixed(checkpoint, sentences, layers)) > 0.99) == (layers == 5)
     # A Dense module is none of the packed encoder's, so LeapEncoder computes such a folder by its own modules.
     model = LeapEncoder("out", "cpu")
     assert model.depth == layers
-    assert cosines(model.encode(sentences, strategy="full"), found) == pytest.approx(1, abs=1e-5)
-    assert model.encode(sentences, strategy="fixed", layer=1).shape == found.shape
+    assert cosines(model.encode(sentences, strategy="full"), vectors) == pytest.approx(1, abs=1e-5)
+    assert model.encode(sentences, strategy="fixed", layer=1).shape == vectors.shape
 
 
 def test_a_cut_folder_loads_in_transformers(checkpoint: Path, project: Path, sentences: list[str]) -> None:
@@ -184,8 +186,8 @@ def test_onnx_gives_the_layers_vectors_through_the_head_at_any_batch_and_length(
         mask = np.zeros_like(ids)
         for row, tokens in enumerate(encoded):
             ids[row, : len(tokens)], mask[row, : len(tokens)] = tokens, 1
-        (found,) = session.run(None, {"input_ids": ids, "attention_mask": mask})
-        assert cosines(found, expected[: len(encoded)]) == pytest.approx(1, abs=1e-5)
+        (result,) = session.run(None, {"input_ids": ids, "attention_mask": mask})
+        assert cosines(result, expected[: len(encoded)]) == pytest.approx(1, abs=1e-5)
 
 
 def test_the_head_of_a_model_with_a_dense_module_comes_behind_it(project: Path, sentences: list[str]) -> None:
@@ -198,8 +200,8 @@ def test_the_head_of_a_model_with_a_dense_module_comes_behind_it(project: Path, 
     SentenceTransformer(modules=modules, device="cpu").save("dense", create_model_card=False)
     ExitHeads(torch.randn(3, 8, 8)).save(Path("dense"))
     export_truncated(Path("dense"), 2, Path("out"), None)
-    found = SentenceTransformer("out", device="cpu", local_files_only=True).encode(sentences)
-    assert cosines(found, fixed(Path("dense"), sentences, 2)) == pytest.approx(1, abs=1e-5)
+    vectors = SentenceTransformer("out", device="cpu", local_files_only=True).encode(sentences)
+    assert cosines(vectors, fixed(Path("dense"), sentences, 2)) == pytest.approx(1, abs=1e-5)
 
 
 def test_onnx_of_a_decoder_that_pads_at_the_left(
@@ -217,8 +219,8 @@ def test_onnx_of_a_decoder_that_pads_at_the_left(
     for row, tokens in enumerate(rows):
         ids[row, -len(tokens) :], mask[row, -len(tokens) :] = tokens, 1
     given = {"input_ids": ids, "attention_mask": mask}
-    (found,) = onnxruntime.InferenceSession("out/model.onnx").run(None, given)
-    assert cosines(found, fixed(other("qwen3"), sentences[:7], 2)) == pytest.approx(1, abs=1e-5)
+    (result,) = onnxruntime.InferenceSession("out/model.onnx").run(None, given)
+    assert cosines(result, fixed(other("qwen3"), sentences[:7], 2)) == pytest.approx(1, abs=1e-5)
 
 
 def test_what_cannot_be_exported_is_refused_by_name(

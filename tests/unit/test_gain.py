@@ -11,8 +11,8 @@ from leap.exits.rules import at_layers, near_final, similarity_to_final
 
 def test_at_depths_reads_between_two_layers() -> None:
     curves = np.array([[0.1, 0.5], [0.3, 0.6], [1.0, 0.9]])
-    found = at_depths(curves, np.array([1.5, 2.75]))
-    assert found == pytest.approx([0.2, 0.6 * 0.25 + 0.9 * 0.75])
+    result = at_depths(curves, np.array([1.5, 2.75]))
+    assert result == pytest.approx([0.2, 0.6 * 0.25 + 0.9 * 0.75])
     # The ends, and a sum that misses them by its last bit.
     assert at_depths(curves, np.array([3.0000000001, 1.0])) == pytest.approx([1.0, 0.5])
     assert at_depths(curves, np.array([0.9999999999, 3.0])) == pytest.approx([0.1, 0.9])
@@ -53,8 +53,8 @@ def test_spearman_gains_are_those_of_the_rows_drawn() -> None:
     layers = generator.integers(2, 9, 60) / 2
     chosen = generator.random(60)
     counts = next(resamples(60, 10, seed=3))
-    found = spearman_gains(by_layer, layers, chosen, counts, scores)
-    for row, gain in zip(counts, found, strict=True):
+    result = spearman_gains(by_layer, layers, chosen, counts, scores)
+    for row, gain in zip(counts, result, strict=True):
         drawn = np.repeat(np.arange(60), row)
         curve = [spearman(layer[drawn], scores[drawn]) for layer in by_layer]
         expected = spearman(chosen[drawn], scores[drawn]) - interpolate(curve, layers[drawn].mean())
@@ -67,8 +67,8 @@ def test_the_oracle_stops_at_the_depth_that_it_is_given() -> None:
     pooled = steps.cumsum(0)
     for depth in (2.0, 4.5, 7.9):
         layers, threshold = matched_oracle(pooled, depth)
-        found = layers.double().mean().item()
-        assert depth - 0.02 <= found <= depth
+        result = layers.double().mean().item()
+        assert depth - 0.02 <= result <= depth
         assert layers.equal(near_final(pooled, threshold))
     # Among choices of one expected depth the oracle is at least as near as leaving at one layer.
     layers, _ = matched_oracle(pooled, 4.0)

@@ -57,9 +57,9 @@ def counted(found: GraphEncoder, name: str) -> list[tuple[object, ...]]:
 
 @pytest.mark.parametrize("way", ["scheduled", "always", "alone"])
 def test_every_batch_leaves_as_layer_by_layer(encoder: Encoder, way: str) -> None:
-    found, numbers = GraphEncoder(encoder), random.Random(1)
-    found.always, found.alone = way == "always", way == "alone"
-    moves = counted(found, "_move")
+    result, numbers = GraphEncoder(encoder), random.Random(1)
+    result.always, result.alone = way == "always", way == "alone"
+    moves = counted(result, "_move")
     layers: set[int] = set()
     for seed in range(40):
         rows, patience = numbers.choice([1, 3, 8, 40]), numbers.randint(1, 3)
@@ -72,11 +72,11 @@ def test_every_batch_leaves_as_layer_by_layer(encoder: Encoder, way: str) -> Non
             policy = capped(policy, numbers.randint(1, DEPTH), DEPTH)
         plan = plan_of(policy, DEPTH)
         assert plan is not None
-        vectors, exits = found.run(batch, plan)
+        vectors, exits = result.run(batch, plan)
         expected, wanted = exit_forward(encoder, batch, policy)
         assert torch.equal(exits, wanted)
         torch.testing.assert_close(vectors, expected, atol=1e-5, rtol=1e-4)
-        found.learn(plan, exits.tolist())
+        result.learn(plan, exits.tolist())
         layers |= set(exits.tolist())
     assert layers == set(range(1, DEPTH + 1))
     if way == "always":
@@ -85,24 +85,24 @@ def test_every_batch_leaves_as_layer_by_layer(encoder: Encoder, way: str) -> Non
 
 
 def test_layers_after_the_last_exit_are_not_computed(encoder: Encoder) -> None:
-    found = GraphEncoder(encoder)
+    result = GraphEncoder(encoder)
     plan = Plan((torch.inf, -1.0, torch.inf, 2.0, 2.0, torch.inf), 1, DEPTH)
     batch = batch_of([5] * 4)
     for _ in range(100):
-        found.learn(plan, [2] * 4)
-    stretches = counted(found, "_stretch")
-    _, exits = found.run(batch, plan)
+        result.learn(plan, [2] * 4)
+    stretches = counted(result, "_stretch")
+    _, exits = result.run(batch, plan)
     assert exits.tolist() == [2] * 4
     assert [(first, last) for _, first, last, _ in stretches] == [(0, 2)]
 
 
 def test_a_batch_that_stays_is_one_stretch(encoder: Encoder) -> None:
-    found = GraphEncoder(encoder)
+    result = GraphEncoder(encoder)
     plan = Plan((torch.inf, 2.0, 2.0, 2.0, 2.0, torch.inf), 1, DEPTH)
     for _ in range(200):
-        found.learn(plan, [DEPTH] * 4)
-    stretches = counted(found, "_stretch")
-    _, exits = found.run(batch_of([5] * 4), plan)
+        result.learn(plan, [DEPTH] * 4)
+    stretches = counted(result, "_stretch")
+    _, exits = result.run(batch_of([5] * 4), plan)
     assert exits.tolist() == [DEPTH] * 4
     assert [(first, last) for _, first, last, _ in stretches] == [(0, DEPTH)]
 
@@ -116,50 +116,50 @@ def test_a_look_never_moves_an_exit(encoder: Encoder) -> None:
     _, wanted = exit_forward(encoder, batch, rule)
     assert len(wanted.unique()) > 2
     for traffic in ([2] * 32, [DEPTH] * 32, [2, 4] * 16):
-        found = GraphEncoder(encoder)
+        result = GraphEncoder(encoder)
         for _ in range(200):
-            found.learn(plan, traffic)
-        assert torch.equal(found.run(batch, plan)[1], wanted)
+            result.learn(plan, traffic)
+        assert torch.equal(result.run(batch, plan)[1], wanted)
 
 
 def test_thresholds_of_the_batch_before_are_not_kept(encoder: Encoder) -> None:
-    found, batch = GraphEncoder(encoder), batch_of([9, 9])
+    result, batch = GraphEncoder(encoder), batch_of([9, 9])
     for layer in (2, 4, 3, 2):
         limits = [torch.inf] * DEPTH
         limits[layer - 1] = -1.0
-        assert found.run(batch, Plan(tuple(limits), 1, DEPTH))[1].tolist() == [layer] * 2
+        assert result.run(batch, Plan(tuple(limits), 1, DEPTH))[1].tolist() == [layer] * 2
 
 
 def test_results_are_not_overwritten_by_the_next_batch(encoder: Encoder) -> None:
-    found = GraphEncoder(encoder)
+    result = GraphEncoder(encoder)
     plan = plan_of(Fixed(3), DEPTH)
     assert plan is not None
-    first, exits = found.run(batch_of([7, 8], 1), plan)
+    first, exits = result.run(batch_of([7, 8], 1), plan)
     kept = first.clone()
-    found.run(batch_of([7, 8], 2), Plan((torch.inf,) * DEPTH, 1, DEPTH))
+    result.run(batch_of([7, 8], 2), Plan((torch.inf,) * DEPTH, 1, DEPTH))
     assert torch.equal(first, kept)
     assert exits.tolist() == [3, 3]
 
 
 def test_buffers_are_bounded(encoder: Encoder, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(graphs, "BUCKETS", 3)
-    found = GraphEncoder(encoder)
+    result = GraphEncoder(encoder)
     plan = Plan((torch.inf,) * DEPTH, 1, DEPTH)
     for rows in (1, 2, 4, 8, 16):
-        found.run(batch_of([20] * rows), plan)
-    assert len(found._graphed) == 3
-    monkeypatch.setattr(graphs, "HELD_TOKENS", found.held_tokens())
-    found.run(batch_of([20] * 3), plan)
-    assert found.held_tokens() <= graphs.HELD_TOKENS
+        result.run(batch_of([20] * rows), plan)
+    assert len(result._graphed) == 3
+    monkeypatch.setattr(graphs, "HELD_TOKENS", result.held_tokens())
+    result.run(batch_of([20] * 3), plan)
+    assert result.held_tokens() <= graphs.HELD_TOKENS
     monkeypatch.setattr(graphs, "HELD_TOKENS", 1)
-    found.run(batch_of([20] * 40), plan)
-    assert len(found._graphed) == 1
+    result.run(batch_of([20] * 40), plan)
+    assert len(result._graphed) == 1
 
 
 def test_a_failure_leaves_no_half_filled_bucket(encoder: Encoder, monkeypatch: pytest.MonkeyPatch) -> None:
-    found, batch = GraphEncoder(encoder), batch_of([4, 5])
+    result, batch = GraphEncoder(encoder), batch_of([4, 5])
     plan = Plan((torch.inf,) * DEPTH, 1, DEPTH)
-    wanted = found.run(batch, plan)[0]
+    wanted = result.run(batch, plan)[0]
 
     def broken(*_: object) -> None:
         raise RuntimeError("out of order")
@@ -167,9 +167,9 @@ def test_a_failure_leaves_no_half_filled_bucket(encoder: Encoder, monkeypatch: p
     with monkeypatch.context() as patch:
         patch.setattr(graphs, "exit_step", broken)
         with pytest.raises(RuntimeError, match="out of order"):
-            found.run(batch, plan)
-    assert not found._graphed
-    assert torch.equal(found.run(batch, plan)[0], wanted)
+            result.run(batch, plan)
+    assert not result._graphed
+    assert torch.equal(result.run(batch, plan)[0], wanted)
 
 
 def test_warming_covers_what_a_schedule_can_ask_for() -> None:
@@ -223,7 +223,7 @@ class MadeStream:
 @pytest.fixture
 def as_on_card(encoder: Encoder, monkeypatch: pytest.MonkeyPatch) -> tuple[GraphEncoder, list[str]]:
     """A GraphEncoder that captures: what it captures is kept and called again. And what it captured."""
-    found = GraphEncoder(encoder)
+    result = GraphEncoder(encoder)
     captured: list[str] = []
 
     def capture(work: Callable[[], None], pool: object) -> Callable[[], None]:
@@ -236,66 +236,66 @@ def as_on_card(encoder: Encoder, monkeypatch: pytest.MonkeyPatch) -> tuple[Graph
     monkeypatch.setattr(torch.cuda, "device", lambda _: nullcontext())
     monkeypatch.setattr(torch.cuda, "synchronize", lambda *_: None)
     monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: object())
-    found.on_card, found._free = True, MadeEvent()
-    return found, captured
+    result.on_card, result._free = True, MadeEvent()
+    return result, captured
 
 
 def test_the_second_time_captures_and_the_third_replays(
     as_on_card: tuple[GraphEncoder, list[str]], encoder: Encoder
 ) -> None:
-    found, captured = as_on_card
+    result, captured = as_on_card
     batch = batch_of([20] * 4)
     plan = plan_of(Fixed(DEPTH), DEPTH)
     assert plan is not None
     wanted = exit_forward(encoder, batch, Fixed(DEPTH))[0]
     counts = []
     for _ in range(4):
-        torch.testing.assert_close(found.run(batch, plan)[0], wanted)
+        torch.testing.assert_close(result.run(batch, plan)[0], wanted)
         counts.append(len(captured))
     assert counts == [0, 1, 1, 1]
-    (kept,) = found._graphed.values()
+    (kept,) = result._graphed.values()
     assert kept.clock.layer(0) == 0.5
 
 
 def test_a_warmed_bucket_captures_nothing_more(
     as_on_card: tuple[GraphEncoder, list[str]], encoder: Encoder
 ) -> None:
-    found, captured = as_on_card
+    result, captured = as_on_card
     batch = batch_of([30] * 16)
     rule = spread_rule(encoder, batch, 0.6, 2, 1)
     plan = plan_of(rule, DEPTH)
     assert plan is not None
-    found.warm(16, 30, plan)
+    result.warm(16, 30, plan)
     warmed = len(captured)
     assert warmed > 20
     wanted = exit_forward(encoder, batch, rule)[1]
     for always in (True, False, False, True):
-        found.always = always
-        exits = found.run(batch, plan)[1]
+        result.always = always
+        exits = result.run(batch, plan)[1]
         assert torch.equal(exits, wanted)
-        found.learn(plan, exits.tolist())
+        result.learn(plan, exits.tolist())
     assert len(captured) == warmed
 
 
 def test_a_flag_that_never_comes_is_an_error(
     as_on_card: tuple[GraphEncoder, list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found, _ = as_on_card
-    found.always = True
+    result, _ = as_on_card
+    result.always = True
     monkeypatch.setattr(Bucket, "read_flag", lambda *_: None)
     with pytest.raises(RuntimeError, match="exit test of layer 2 did not tell"):
-        found.run(batch_of([5, 6]), Plan((torch.inf, 0.5, *[torch.inf] * 4), 1, DEPTH))
+        result.run(batch_of([5, 6]), Plan((torch.inf, 0.5, *[torch.inf] * 4), 1, DEPTH))
 
 
 def test_graphs_of_a_bucket_are_bounded(
     as_on_card: tuple[GraphEncoder, list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found, _ = as_on_card
+    result, _ = as_on_card
     monkeypatch.setattr(graphs, "GRAPHS", 3)
     batch = batch_of([20] * 4)
     for layer in (1, 2, 3, 4, 5, 6):
         plan = plan_of(Fixed(layer), DEPTH)
         assert plan is not None
-        assert found.run(batch, plan)[1].tolist() == [layer] * 4
-        (kept,) = found._graphed.values()
+        assert result.run(batch, plan)[1].tolist() == [layer] * 4
+        (kept,) = result._graphed.values()
         assert len(kept.calls) <= 4

@@ -41,12 +41,12 @@ SENTENCES_A_FILE = 900
 
 
 def other_sentences(data: Path, test: set[str]) -> list[str]:
-    found: list[str] = []
+    results: list[str] = []
     for name, column in FILES.items():
         texts = pq.ParquetFile(data / "sentences" / f"{name}.parquet").read(columns=[column])
         kept = {text for text in texts.column(column).to_pylist() if text and 15 < len(text) <= 120}
-        found += random.Random(0).sample(sorted(kept - test), SENTENCES_A_FILE)
-    return found
+        results += random.Random(0).sample(sorted(kept - test), SENTENCES_A_FILE)
+    return results
 
 
 def test_fitted_heads_lift_every_layer() -> None:

@@ -48,8 +48,8 @@ def ask(encoder: LeapEncoder, body: Any, **options: Any) -> httpx.Response:
     async def conversation(client: httpx.AsyncClient) -> httpx.Response:
         return await post(client, body)
 
-    found: httpx.Response = talk(encoder, conversation, **options)
-    return found
+    results: httpx.Response = talk(encoder, conversation, **options)
+    return results
 
 
 @pytest.fixture
@@ -73,8 +73,8 @@ def test_the_answer_has_openais_form_and_the_encoders_vectors(encoder: LeapEncod
 
 def test_one_text_in_base64_as_openais_client_asks_for_it(encoder: LeapEncoder) -> None:
     answer = ask(encoder, {"input": "bi bo", "encoding_format": "base64", "dimensions": 4}).json()
-    found = np.frombuffer(base64.b64decode(answer["data"][0]["embedding"]), dtype="<f4")
-    np.testing.assert_allclose(found, encoder.encode("bi bo", truncate_dim=4), atol=1e-6)
+    result = np.frombuffer(base64.b64decode(answer["data"][0]["embedding"]), dtype="<f4")
+    np.testing.assert_allclose(result, encoder.encode("bi bo", truncate_dim=4), atol=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -166,8 +166,8 @@ def test_of_some_hundred_requests_none_is_lost(encoder: LeapEncoder, sentences: 
     for (body, status), answer in zip(wanted, answers, strict=True):
         if status == 200 and isinstance(body["input"], list):
             key = body.get("input_type", str(body.get("layers", "none")))
-            found = [each["embedding"] for each in answer.json()["data"]]
-            np.testing.assert_allclose(found, [expected[key][text] for text in body["input"]], atol=1e-5)
+            results = [each["embedding"] for each in answer.json()["data"]]
+            np.testing.assert_allclose(results, [expected[key][text] for text in body["input"]], atol=1e-5)
         texts += len(body["input"]) if status == 200 and isinstance(body["input"], list) else int(status == 200)
     shown = samples(metrics)
     statuses = Counter(str(status) for _, status in wanted if status != 413)
@@ -207,8 +207,8 @@ def test_more_than_may_wait_is_refused_and_asked_to_come_back(encoder: LeapEncod
         return await asyncio.gather(*sent)
 
     answers = talk(encoder, conversation, max_batch=8, max_queue=16)
-    found = Counter(answer.status_code for answer in answers)
-    assert set(found) == {200, 503}
+    result = Counter(answer.status_code for answer in answers)
+    assert set(result) == {200, 503}
     assert {answer.headers["Retry-After"] for answer in answers if answer.status_code == 503} == {"1"}
 
 
@@ -225,8 +225,8 @@ def test_a_batch_that_fails_fails_for_its_cause_alone() -> None:
             *(batcher.encode([text], {}) for text in ("a", "b", "fail", "c")), return_exceptions=True
         )
 
-    found = asyncio.run(run())
-    assert [type(each) for each in found] == [tuple, tuple, ValueError, tuple]
+    result = asyncio.run(run())
+    assert [type(each) for each in result] == [tuple, tuple, ValueError, tuple]
 
 
 def test_a_stopping_server_answers_what_waits_and_takes_no_more() -> None:

@@ -43,15 +43,15 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_text_pairs_and_collections_are_told_apart(folder: Path) -> None:
-    found = look_at(folder)
-    assert found.sources == {"tickets": {"kind": "local", "path": "Tickets.CSV", "columns": ["title", "body"]}}
+    result = look_at(folder)
+    assert result.sources == {"tickets": {"kind": "local", "path": "Tickets.CSV", "columns": ["title", "body"]}}
     columns = {"sentence1": "text_a", "sentence2": "text_b", "score": "similarity"}
     scored = {"kind": "local", "path": "scored.jsonl", "task": "similarity", "columns": columns}
-    assert found.pairs == {"scored": scored}
-    assert found.collections == {"help": {"kind": "local", "path": "beir/help"}}
-    assert found.passed_over["ids.parquet"] == "no column of sentences among id"
-    assert set(found.passed_over) == {"ids.parquet", "notes.docx"}
-    assert (found.rows, len(found.texts)) == (1800, 1800)
+    assert result.pairs == {"scored": scored}
+    assert result.collections == {"help": {"kind": "local", "path": "beir/help"}}
+    assert result.passed_over["ids.parquet"] == "no column of sentences among id"
+    assert set(result.passed_over) == {"ids.parquet", "notes.docx"}
+    assert (result.rows, len(result.texts)) == (1800, 1800)
 
 
 def test_the_settings_are_valid_name_the_data_and_say_what_is_dropped(folder: Path, tmp_path: Path) -> None:

@@ -43,8 +43,8 @@ def test_queries_leave_early_and_documents_at_full_depth(make_folder: MakeFolder
 def test_a_rule_of_thresholds_for_queries(make_folder: MakeFolder, sentences: list[str]) -> None:
     rule = {"threshold": 0.8, "min_layer": 3, "patience": 2}
     model = opened(make_folder(), query=rule)
-    found = model.encode_query(sentences, return_exit_layers=True)[1]
-    assert found.tolist() == model.encode(sentences, return_exit_layers=True, **rule)[1].tolist()
+    result = model.encode_query(sentences, return_exit_layers=True)[1]
+    assert result.tolist() == model.encode(sentences, return_exit_layers=True, **rule)[1].tolist()
     # A document without a rule of its own leaves as `encode` does.
     documents = model.encode_document(sentences, return_exit_layers=True)[1]
     assert documents.tolist() == model.encode(sentences, return_exit_layers=True)[1].tolist()

@@ -13,8 +13,8 @@ CONTENT = {"checkpoint": "a" * 64, "figures": [1.5, None], "name": "leap"}
 
 def test_a_file_with_a_checksum_is_read_as_it_was_written(tmp_path: Path) -> None:
     write_with_checksum(tmp_path / "a.json", CONTENT)
-    found = read_json(tmp_path / "a.json", "dvc repro")
-    assert {key: value for key, value in found.items() if key != "checksum"} == CONTENT
+    content = read_json(tmp_path / "a.json", "dvc repro")
+    assert {key: value for key, value in content.items() if key != "checksum"} == CONTENT
 
 
 @pytest.mark.parametrize(

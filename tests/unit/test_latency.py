@@ -212,11 +212,11 @@ def test_a_model_of_fixed_depth_is_as_fast_either_way(tiny_model: LeapEncoder, s
 
 
 def test_spread_by_hand() -> None:
-    found = spread(np.arange(1.0, 102.0).reshape(1, 101))
-    assert found["ms_p50"] == 51.0
-    assert found["ms_p95"] == 96.0
-    assert found["ms_p99"] == 100.0
-    assert found["ms_std"] == pytest.approx(np.std(np.arange(101), ddof=1))
+    result = spread(np.arange(1.0, 102.0).reshape(1, 101))
+    assert result["ms_p50"] == 51.0
+    assert result["ms_p95"] == 96.0
+    assert result["ms_p99"] == 100.0
+    assert result["ms_std"] == pytest.approx(np.std(np.arange(101), ddof=1))
 
 
 def test_is_mixed() -> None:
@@ -241,9 +241,9 @@ def test_lengths_are_measured_one_after_the_other(tiny_model: LeapEncoder, sente
     figures = latency_figures(
         tiny_model, sentences, MIXED, settings(batch_sizes=[2], lengths=["sentences", 16, 500]), seed=1
     )
-    found = {row["length"]: row["tokens"] for row in figures["rows"]}
+    results = {row["length"]: row["tokens"] for row in figures["rows"]}
     # The tiny model has 32 positions.
-    assert (found[16], found[500]) == (16, 32)
+    assert (results[16], results[500]) == (16, 32)
     first = next(row for row in figures["rows"] if row["path"] == "exit")
     assert first["length"] == "sentences"
     assert figures["speed_up"] == first["speed_up"]
@@ -251,12 +251,12 @@ def test_lengths_are_measured_one_after_the_other(tiny_model: LeapEncoder, sente
 
 def test_floor_counts_every_weight_once(tiny_model: LeapEncoder, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("leap.latency.bandwidth.measure_bandwidth", lambda _: 1e9)
-    found = floor(tiny_model.encoder, torch.device("cpu"))
+    result = floor(tiny_model.encoder, torch.device("cpu"))
     # A layer of width 16 and 32 inner columns: 4 * 16 * 16 + 2 * 16 * 32 weights, 9 * 16 + 32 + 16 others.
     layer = 4 * 16 * 16 + 2 * 16 * 32 + 4 * 16 + 32 + 16 + 4 * 16
     # The norm of the embeddings is read whole, their tables are not.
-    assert found["weight_bytes"] == 4 * (5 * layer + 2 * 16)
-    assert found["ms"] == pytest.approx(found["weight_bytes"] / 1e6)
+    assert result["weight_bytes"] == 4 * (5 * layer + 2 * 16)
+    assert result["ms"] == pytest.approx(result["weight_bytes"] / 1e6)
 
 
 @torch.inference_mode()

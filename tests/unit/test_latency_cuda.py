@@ -58,17 +58,17 @@ def test_every_path_computes_what_its_row_says(on_card: Any, batches: list[Batch
         full = layer_forward(on_card.encoder, batch, 5)
         cut = layer_forward(on_card.encoder, batch, round(mean))
         expected, layers = exit_forward(on_card.encoder, batch, RULE)
-        found = {name: path.forward(batch) for name, path in paths.items()}
+        results = {name: path.forward(batch) for name, path in paths.items()}
         for name in ("full", "monitored"):
-            torch.testing.assert_close(found[name][0], full)
-            assert found[name][1].tolist() == [5, 5, 5]
-        torch.testing.assert_close(found["truncated"][0], cut)
-        torch.testing.assert_close(found["exit"][0], expected)
-        assert found["exit"][1].tolist() == layers.tolist()
-        torch.testing.assert_close(found["graph"], full)
-        torch.testing.assert_close(found["graph_truncated"], cut)
-        torch.testing.assert_close(found["eager"], full)
-        torch.testing.assert_close(found["eager_exit"][0], expected)
+            torch.testing.assert_close(results[name][0], full)
+            assert results[name][1].tolist() == [5, 5, 5]
+        torch.testing.assert_close(results["truncated"][0], cut)
+        torch.testing.assert_close(results["exit"][0], expected)
+        assert results["exit"][1].tolist() == layers.tolist()
+        torch.testing.assert_close(results["graph"], full)
+        torch.testing.assert_close(results["graph_truncated"], cut)
+        torch.testing.assert_close(results["eager"], full)
+        torch.testing.assert_close(results["eager_exit"][0], expected)
 
 
 @torch.inference_mode()
@@ -82,9 +82,9 @@ def test_every_layer_by_the_fast_path(on_card: Any, batches: list[Batch]) -> Non
         for name, path in paths.items():
             vectors, layers = path.forward(batch)
             if name == "theta_0.9":
-                expected, found = exit_forward(on_card.encoder, batch, RULE)
+                expected, result = exit_forward(on_card.encoder, batch, RULE)
                 torch.testing.assert_close(vectors, expected)
-                assert layers.tolist() == found.tolist()
+                assert layers.tolist() == result.tolist()
             else:
                 torch.testing.assert_close(vectors, layer_forward(on_card.encoder, batch, int(path.layers)))
                 assert layers.tolist() == [path.layers] * 3

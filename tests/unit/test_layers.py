@@ -192,8 +192,8 @@ def test_the_three_states() -> None:
     assert never["verdict"] == "never exits"
     assert never["truncation"] == {"similarity": pytest.approx(1.0), "nn_at_10": 1.0}
     assert {row["n"] for row in never["by_length"]} == {20, 10}
-    for found in (near, false, never):
-        json.dumps(found, allow_nan=False)
+    for results in (near, false, never):
+        json.dumps(results, allow_nan=False)
 
 
 def test_gains_of_the_whole_and_by_length() -> None:
@@ -202,18 +202,18 @@ def test_gains_of_the_whole_and_by_length() -> None:
     tokens = torch.arange(40) % 20 + 3
     short = tokens <= 12
     pooled[2:, short] = pooled[4, short]
-    found = diagnose(NeighbourOverlap(pooled, 5), ExitRule(0.999, 2), tokens, [12], 200, 1)
-    assert found["exit"]["layers"] == {"3": 20, "4": 20}
+    result = diagnose(NeighbourOverlap(pooled, 5), ExitRule(0.999, 2), tokens, [12], 200, 1)
+    assert result["exit"]["layers"] == {"3": 20, "4": 20}
     # Leaving at 3 costs the short ones nothing; cut between 3 and 4, half of the long ones' loss is taken.
-    gain = found["adaptive"]["similarity_gain"]
-    loss = 1 - found["layers"][2]["similarity_to_final"]
+    gain = result["adaptive"]["similarity_gain"]
+    loss = 1 - result["layers"][2]["similarity_to_final"]
     assert gain == pytest.approx(loss / 2, abs=1e-6)
-    low, high = found["adaptive"]["similarity_gain_ci95"]
+    low, high = result["adaptive"]["similarity_gain_ci95"]
     assert 0 < low < gain < high
     # The oracle may leave at 2 already and spends what it saves on the long ones.
-    assert found["adaptive"]["similarity_ceiling"] >= gain
-    assert found["adaptive"]["ceiling_expected_layers"] <= 3.5
-    bins = {tuple(row["tokens"]): row for row in found["by_length"]}
+    assert result["adaptive"]["similarity_ceiling"] >= gain
+    assert result["adaptive"]["ceiling_expected_layers"] <= 3.5
+    bins = {tuple(row["tokens"]): row for row in result["by_length"]}
     assert bins[1, 12]["expected_layers"] == 3.0
     assert bins[13, None]["expected_layers"] == 4.0
     # Within a length all leave at one layer, so nothing is gained there.

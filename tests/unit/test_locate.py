@@ -50,8 +50,8 @@ def test_a_local_folder(tmp_path: Path) -> None:
 def test_a_package_is_found_and_not_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     install(tmp_path, ["model"])
     monkeypatch.syspath_prepend(tmp_path)
-    found = locate(PackageModel(kind="package", package="toy-model", sha256=SHA))
-    assert found.folder == tmp_path / "toy_model" / "model"
+    result = locate(PackageModel(kind="package", package="toy-model", sha256=SHA))
+    assert result.folder == tmp_path / "toy_model" / "model"
 
 
 @pytest.mark.parametrize(

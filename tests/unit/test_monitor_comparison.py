@@ -19,7 +19,7 @@ from leap.serve.compare_windows import compare, differences, distribution_distan
 from leap.serve.monitor_command import compare_windows
 from leap.serve.prometheus import prometheus_text
 from leap.serve.shadow import Agreement
-from leap.serve.window import Mean, Window, added
+from leap.serve.window import Mean, Window, add_windows
 
 SETTINGS = made_settings()
 START = datetime(2026, 11, 20, tzinfo=UTC)
@@ -70,9 +70,9 @@ def test_the_mean_exit_layer_may_move_by_one_either_way(exits: list[int], outcom
 
 @pytest.mark.parametrize(("nn", "outcome"), [(0.9, "fine"), (0.721, "fine"), (0.72, "fine"), (0.719, "alert")])
 def test_nn_at_10_may_fall_by_a_fifth_of_the_references(nn: float, outcome: str) -> None:
-    found = compare(STEADY, window([0, 500, 500, 0], nn=nn), SETTINGS.monitoring).findings[1]
-    assert found.outcome == outcome
-    assert found.value == pytest.approx(1 - nn / 0.9)
+    actual = compare(STEADY, window([0, 500, 500, 0], nn=nn), SETTINGS.monitoring).findings[1]
+    assert actual.outcome == outcome
+    assert actual.value == pytest.approx(1 - nn / 0.9)
 
 
 def test_better_neighbours_are_no_alert() -> None:
@@ -126,7 +126,7 @@ def test_windows_add_up_by_their_weights() -> None:
     one = window([0, 100, 0, 0], nn=1.0, failed=0.0, agreement=Agreement(128, 1.0, 0.0))
     two = window([0, 0, 0, 300], agreement=Agreement(384, 0.6, 0.4), shadowed=Mean(1500, 0.92))
     three = window([0, 0, 0, 100], nn=None, shadowed=NONE, started=START - timedelta(days=2))
-    total = added([one, two, three])
+    total = add_windows([one, two, three])
     assert total.exits == (0, 100, 0, 400)
     assert total.mean_layer == pytest.approx(3.6)
     assert total.agreement == Agreement(512, pytest.approx(0.7), pytest.approx(0.3))

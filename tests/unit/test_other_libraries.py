@@ -78,8 +78,8 @@ def test_mteb_evaluates_similarity_and_retrieval(folder: Path, sentences: list[s
             self.dataset, self.data_loaded = {"default": {"test": split}}, True
 
     model = leap.sentence_transformer(folder, device="cpu")
-    found = mteb.evaluate(model, [Similarity(), Search()], cache=None, co2_tracker=False, show_progress_bar=False)
-    similarity, search = (result.get_score() for result in found.task_results)
+    actual = mteb.evaluate(model, [Similarity(), Search()], cache=None, co2_tracker=False, show_progress_bar=False)
+    similarity, search = (result.get_score() for result in actual.task_results)
 
     encoder = LeapEncoder(folder, "cpu")
     cosines = encoder.similarity_pairwise(encoder.encode(one), encoder.encode(two))
@@ -111,9 +111,9 @@ def test_a_vector_store_of_langchain_searches_by_queries_that_leave_early(
     encoder = Encoder(folder, "cpu")
     for model in (encoder, LeapEncoder(folder, "cpu")):  # a store asks for the methods, not the class
         store = InMemoryVectorStore.from_texts(sentences, model)
-        found = store.similarity_search_with_score(sentences[7], k=5)
+        actual = store.similarity_search_with_score(sentences[7], k=5)
         queries, documents = encoder.encode_query([sentences[7]]), encoder.encode_document(sentences)
         scores, places = encoder.similarity(queries, documents)[0].topk(5)
-        assert [document.page_content for document, _ in found] == [sentences[place] for place in places.tolist()]
-        np.testing.assert_allclose([score for _, score in found], scores, atol=1e-5)
+        assert [document.page_content for document, _ in actual] == [sentences[place] for place in places.tolist()]
+        np.testing.assert_allclose([score for _, score in actual], scores, atol=1e-5)
     assert not np.allclose(encoder.encode_query(sentences[7]), encoder.encode_document(sentences[7]), atol=1e-3)

@@ -152,7 +152,7 @@ def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
 
 @pytest.fixture(scope="module")
 def read(tmp_path_factory: pytest.TempPathFactory, hub: dict[str, str]) -> dict[str, Any]:
-    """What came of reading the profile."""
+    """Read the profile once for all tests."""
     folder = tmp_path_factory.mktemp("read")
     command = [sys.executable, "-c", READ, str(PROJECT / "profiles"), str(folder), *LACKING]
     done = subprocess.run(command, env=hub, capture_output=True, text=True, check=False)

@@ -22,8 +22,8 @@ def summary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     monkeypatch.chdir(tmp_path)
     for variant in ("leap", "baseline"):
         write_evidence(tmp_path, made_settings(), variant)
-    found: dict[str, Any] = made(made_settings())
-    return found
+    result: dict[str, Any] = made(made_settings())
+    return result
 
 
 def cells(table: Table, row: str) -> dict[str, Pair]:
@@ -31,7 +31,7 @@ def cells(table: Table, row: str) -> dict[str, Pair]:
 
 
 def study(name: str, **figures: Any) -> dict[str, Any]:
-    return {name: {"variants": {variant: {"seeds": {"1": found}} for variant, found in figures.items()}}}
+    return {name: {"variants": {variant: {"seeds": {"1": result}} for variant, result in figures.items()}}}
 
 
 def test_every_table_of_the_paper_with_measurements_has_columns_of_ours() -> None:

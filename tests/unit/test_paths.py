@@ -121,8 +121,8 @@ def test_half_of_an_int8_model(tiny_folder: Path) -> None:
     ],
 )
 def test_what_the_fused_kernel_computes(model: Encoder, reason: str | None) -> None:
-    found = unsupported(model)
-    assert found is None if reason is None else reason in (found or "")
+    result = unsupported(model)
+    assert result is None if reason is None else reason in (result or "")
     if reason:
         with pytest.raises(ValueError, match=reason):
             FusedEncoder(model)
@@ -149,12 +149,12 @@ def test_the_fast_path_takes_what_it_can(
 
 
 def test_the_same_vectors_whatever_the_path(made: MadePath, tiny_model: LeapEncoder, sentences: list[str]) -> None:
-    found = tiny_model.encode(sentences, threshold=0.9, min_layer=2, batch_size=4, return_exit_layers=True)
+    result = tiny_model.encode(sentences, threshold=0.9, min_layer=2, batch_size=4, return_exit_layers=True)
     made.takes = lambda batch: False  # type: ignore[method-assign]
     wanted = tiny_model.encode(sentences, threshold=0.9, min_layer=2, batch_size=4, return_exit_layers=True)
     assert made.ran
-    np.testing.assert_allclose(found[0], wanted[0], atol=1e-5)
-    assert found[1].tolist() == wanted[1].tolist()
+    np.testing.assert_allclose(result[0], wanted[0], atol=1e-5)
+    assert result[1].tolist() == wanted[1].tolist()
 
 
 def test_a_path_that_fails_is_left_with_one_line(
@@ -181,10 +181,10 @@ def test_a_full_card_is_the_users_business(made: MadePath, tiny_model: LeapEncod
 
 def test_a_wanted_path_that_fails_is_an_error(made: MadePath, tiny_model: LeapEncoder) -> None:
     made.error = ImportError("no triton")
-    found = Paths(tiny_model.encoder, "graphs")
+    result = Paths(tiny_model.encoder, "graphs")
     batch = pack([[2, 7, 3]])
     with pytest.raises(UserError, match='path="graphs" does not work here: ImportError: no triton'):
-        found.exits(batch, Fixed(2))
+        result.exits(batch, Fixed(2))
 
 
 def test_a_path_that_computes_something_else_is_refused(
@@ -192,13 +192,13 @@ def test_a_path_that_computes_something_else_is_refused(
 ) -> None:
     half = tiny_model.encoder.__class__(tiny_model.encoder.config).eval().requires_grad_(False).half()
     path = GraphPath(half)
-    found = Paths(half)
-    found.fast = (path,)
+    result = Paths(half)
+    result.fast = (path,)
     monkeypatch.setattr(
         path.graphs, "run", lambda batch, plan: (half(batch)[1], torch.full((batch.rows,), plan.stop))
     )
     with caplog.at_level(logging.WARNING, logger="leap.exits.paths"):
-        vectors, _ = found.exits(pack([[2, 7, 3]]), Fixed(3))
+        vectors, _ = result.exits(pack([[2, 7, 3]]), Fixed(3))
     assert "graphs is not used any more (DisagreementError: full depth: cosine" in caplog.messages[0]
     torch.testing.assert_close(vectors, half(pack([[2, 7, 3]]))[3])
 
@@ -206,13 +206,13 @@ def test_a_path_that_computes_something_else_is_refused(
 def test_a_path_is_compared_once(tiny_model: LeapEncoder) -> None:
     half = Encoder(tiny_model.encoder.config).eval().requires_grad_(False).half()
     path = GraphPath(half)
-    found = Paths(half)
-    found.fast = (path,)
+    result = Paths(half)
+    result.fast = (path,)
     ran: list[int] = []
     run = path.graphs.run
     path.graphs.run = lambda batch, plan: (ran.append(batch.rows), run(batch, plan))[1]  # type: ignore[assignment,func-returns-value]
     for _ in range(2):
-        found.exits(pack([[2, 7, 3]]), ExitRule(0.5, 2))
+        result.exits(pack([[2, 7, 3]]), ExitRule(0.5, 2))
     assert ran == [len(LENGTHS)] * 18 + [1, 1]
     assert not path.graphs.always
     assert not path.graphs.alone

@@ -32,11 +32,11 @@ def summaries(tmp_path: Path) -> list[Path]:
 
 
 def test_every_checkpoint_counts_once_by_shape_and_outcome(summaries: list[Path]) -> None:
-    found = models(summaries)
-    assert [(model.monotonic, model.outcome) for model in found] == [
+    result = models(summaries)
+    assert [(model.monotonic, model.outcome) for model in result] == [
         (True, SUCCESS), (False, SUCCESS), (True, FAR), (True, NEVER),
     ]  # fmt: skip
-    assert table(found) == {
+    assert table(result) == {
         "monotonic": {SUCCESS: 1, FAR: 1, NEVER: 1},
         "not monotonic": {SUCCESS: 1, FAR: 0, NEVER: 0},
     }

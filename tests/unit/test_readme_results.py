@@ -47,10 +47,10 @@ def test_a_table_has_at_most_seven_columns_and_no_row_or_column_without_figures(
     assert len(table(summary).head) == 7
     summary["variants"]["leap"]["sts"]["spearman_exit"] = None
     summary["variants"]["elastic"]["speed_up"] = summary["variants"]["elastic"]["query_speed_up"] = None
-    found = table(summary)
-    assert [row[0] for row in found.rows] == ["baseline", "elastic"]
-    assert [row[-1].partition(":")[0] for row in found.rows] == ["control", "refused"]
-    assert [row[-2] for row in found.rows] == ["1.87x", "not timed"]
+    result = table(summary)
+    assert [row[0] for row in result.rows] == ["baseline", "elastic"]
+    assert [row[-1].partition(":")[0] for row in result.rows] == ["control", "refused"]
+    assert [row[-2] for row in result.rows] == ["1.87x", "not timed"]
     for variant in summary["variants"].values():
         variant["speed_up"] = variant["query_speed_up"] = variant["gate"] = None
     assert table(summary).head[-1].startswith("nDCG@10")
@@ -74,10 +74,10 @@ def test_a_section_is_written_between_its_marks(tmp_path: Path) -> None:
     write(tmp_path, "2026-02-01-embedded", profile="embedded")
     gpu = "<!-- gpu results: y -->\n<!-- /gpu results -->\n"
     text = f"a\n<!-- results: x -->\nold\n<!-- /results -->\nb\n{gpu}"
-    found = readme(text, tmp_path)
-    assert "old" not in found
-    assert found.startswith("a\n<!-- results: x -->\n\n| variant |")
-    assert "No run on a GPU is committed yet." in found.partition("\nb\n")[2]
-    assert readme(found, tmp_path) == found
+    result = readme(text, tmp_path)
+    assert "old" not in result
+    assert result.startswith("a\n<!-- results: x -->\n\n| variant |")
+    assert "No run on a GPU is committed yet." in result.partition("\nb\n")[2]
+    assert readme(result, tmp_path) == result
     with pytest.raises(ValueError, match="empty"):
         shown_results(tmp_path / "nothing")

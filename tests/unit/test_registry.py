@@ -202,7 +202,7 @@ SAVED = Path("saved.db")
 
 
 class Killed(BaseException):
-    """What a program that is killed does not catch."""
+    """A kill: no program catches it."""
 
 
 # Every call that the registry makes on the store and that changes it.

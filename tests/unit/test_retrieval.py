@@ -43,12 +43,12 @@ def figures(
 
 def test_ndcg_and_recall_by_hand() -> None:
     # Grades 2 and 1 are found at ranks 3 and 1; a third relevant document is not.
-    found = score({"q": ["b", "x", "a"]}, {"q": {"a": 2, "b": 1, "c": 1, "x": 0}})
+    result = score({"q": ["b", "x", "a"]}, {"q": {"a": 2, "b": 1, "c": 1, "x": 0}})
     ideal = 2 / log2(2) + 1 / log2(3) + 1 / log2(4)
-    assert found["ndcg_at_10"] == pytest.approx((1 + 2 / log2(4)) / ideal)
-    assert found["ndcg_at_3"] == found["ndcg_at_5"] == pytest.approx(found["ndcg_at_10"])
-    assert found["ndcg_at_1"] == pytest.approx(1 / 2)
-    assert found["recall_at_100"] == pytest.approx(2 / 3)
+    assert result["ndcg_at_10"] == pytest.approx((1 + 2 / log2(4)) / ideal)
+    assert result["ndcg_at_3"] == result["ndcg_at_5"] == pytest.approx(result["ndcg_at_10"])
+    assert result["ndcg_at_1"] == pytest.approx(1 / 2)
+    assert result["recall_at_100"] == pytest.approx(2 / 3)
 
 
 def test_cut_off_at_ten() -> None:
@@ -59,9 +59,9 @@ def test_cut_off_at_ten() -> None:
 
 def test_a_query_without_results_counts_as_nought() -> None:
     qrels = {"q": {"a": 1}, "r": {"a": 1}, "s": {"a": 1}, "t": {"a": 1}}
-    found = score({"q": ["a"], "r": []}, qrels)
-    assert found["ndcg_at_10"] == pytest.approx(0.25)
-    assert found["recall_at_100"] == pytest.approx(0.25)
+    result = score({"q": ["a"], "r": []}, qrels)
+    assert result["ndcg_at_10"] == pytest.approx(0.25)
+    assert result["recall_at_100"] == pytest.approx(0.25)
 
 
 def test_the_ranking_is_scored_as_it_stands_whatever_the_ids() -> None:
@@ -77,8 +77,8 @@ def test_ties_go_to_the_higher_id() -> None:
     import ir_measures
 
     run, qrels = {"q": {"a": 1.0, "c": 1.0, "b": 1.0}}, {"q": {"c": 1}}
-    found = ir_measures.pytrec_eval.calc_aggregate([ir_measures.nDCG @ 1], qrels, run)
-    assert list(found.values()) == [1.0]
+    result = ir_measures.pytrec_eval.calc_aggregate([ir_measures.nDCG @ 1], qrels, run)
+    assert list(result.values()) == [1.0]
 
 
 def test_own_places() -> None:
@@ -89,12 +89,12 @@ def test_a_collection_where_queries_are_documents(tiny_model: LeapEncoder, sente
     corpus = {f"t{number}": text for number, text in enumerate(sentences)}
     queries = {f"t{number}": sentences[number] for number in range(10)}
     collection = Collection(corpus, queries, {key: {key: 1} for key in queries})
-    found = figures(tiny_model, collection, FULL, batch_size=8, skip_own_id=False)
-    assert (found["n_queries"], found["n_documents"]) == (10, 60)
-    assert found["ndcg_at_1_full"] == found["ndcg_at_10_full"] == found["recall_at_100_full"] == 1.0
-    assert found["ndcg_at_10_exit"] == 1.0
-    assert found["drop"] == 0.0
-    assert found["expected_layers_queries"] == found["expected_layers_documents"] == 5.0
+    result = figures(tiny_model, collection, FULL, batch_size=8, skip_own_id=False)
+    assert (result["n_queries"], result["n_documents"]) == (10, 60)
+    assert result["ndcg_at_1_full"] == result["ndcg_at_10_full"] == result["recall_at_100_full"] == 1.0
+    assert result["ndcg_at_10_exit"] == 1.0
+    assert result["drop"] == 0.0
+    assert result["expected_layers_queries"] == result["expected_layers_documents"] == 5.0
     skipped = figures(tiny_model, collection, FULL, batch_size=8, skip_own_id=True)
     assert skipped["recall_at_100_full"] == 0.0
     # Nothing is found at full depth, so there is nothing to lose.
@@ -112,18 +112,18 @@ def test_duplicates_tie_and_the_corpus_order_does_not_matter(
     backwards = Collection(dict(reversed(corpus.items())), collection.queries, collection.qrels)
     for batch_size in (1, 3, 64):
         for shown in (collection, backwards):
-            found = figures(tiny_model, shown, FULL, batch_size, skip_own_id=False)
-            assert found["ndcg_at_1_full"] == 1.0
+            result = figures(tiny_model, shown, FULL, batch_size, skip_own_id=False)
+            assert result["ndcg_at_1_full"] == 1.0
 
 
 def test_exited_queries_search_exited_documents(tiny_model: LeapEncoder, sentences: list[str]) -> None:
     corpus = {f"d{number}": text for number, text in enumerate(sentences)}
     queries = {"q": sentences[3], "r": sentences[8]}
     collection = Collection(corpus, queries, {"q": {"d3": 1}, "r": {"d8": 1}})
-    found = figures(tiny_model, collection, ExitRule(0.0, 2), batch_size=8, skip_own_id=False)
+    result = figures(tiny_model, collection, ExitRule(0.0, 2), batch_size=8, skip_own_id=False)
     # The same text finds itself only if both sides leave at the same layer.
-    assert found["ndcg_at_1_exit"] == 1.0
-    assert found["expected_layers_queries"] == found["expected_layers_documents"] == 2.0
+    assert result["ndcg_at_1_exit"] == 1.0
+    assert result["expected_layers_queries"] == result["expected_layers_documents"] == 2.0
 
 
 def backwards(sentences: list[str], queries: int = 40) -> Collection:
@@ -152,9 +152,9 @@ def test_every_query_layer_in_every_index(
     monkeypatch.setattr("leap.evaluate.encode.CHUNK", chunk)
     collection = backwards(sentences)
     asked, texts = list(collection.queries.values()), list(collection.corpus.values())
-    found = figures(tiny_model, collection, ExitRule(0.885, 2, 2), 8, skip_own_id=False)
+    result = figures(tiny_model, collection, ExitRule(0.885, 2, 2), 8, skip_own_id=False)
     full = at_layer(tiny_model, texts, 5)
-    rows = found["by_query_layer"]
+    rows = result["by_query_layer"]
     assert [row["layer"] for row in rows] == [1, 2, 3, 4, 5]
     for row in rows:
         queries = at_layer(tiny_model, asked, row["layer"])
@@ -163,9 +163,9 @@ def test_every_query_layer_in_every_index(
             ndcg_of(queries, at_layer(tiny_model, texts, row["layer"]), collection)
         )
         assert row["teacher_index"] is None
-    assert rows[-1]["own_index"] == rows[-1]["both_exit"] == found["ndcg_at_10_full"]
+    assert rows[-1]["own_index"] == rows[-1]["both_exit"] == result["ndcg_at_10_full"]
     assert len({row["own_index"] for row in rows}) > 2
-    assert found["teacher_index"] is None
+    assert result["teacher_index"] is None
 
 
 def test_every_query_layer_goes_through_the_exit_heads(make_folder: MakeFolder, sentences: list[str]) -> None:
@@ -174,9 +174,9 @@ def test_every_query_layer_goes_through_the_exit_heads(make_folder: MakeFolder, 
     model = LeapEncoder(folder, "cpu")
     collection = backwards(sentences)
     asked, texts = list(collection.queries.values()), list(collection.corpus.values())
-    found = figures(model, collection, ExitRule(0.885, 2, 2), 8, skip_own_id=False)
+    result = figures(model, collection, ExitRule(0.885, 2, 2), 8, skip_own_id=False)
     full = at_layer(model, texts, 5)
-    for row in found["by_query_layer"]:
+    for row in result["by_query_layer"]:
         queries, exited = (at_layer(model, side, row["layer"]) for side in (asked, texts))
         assert row["own_index"] == pytest.approx(ndcg_of(queries, full, collection))
         assert row["both_exit"] == pytest.approx(ndcg_of(queries, exited, collection))
@@ -185,15 +185,15 @@ def test_every_query_layer_goes_through_the_exit_heads(make_folder: MakeFolder, 
 def test_queries_exit_and_documents_stay_at_full_depth(tiny_model: LeapEncoder, sentences: list[str]) -> None:
     collection, rule = backwards(sentences), ExitRule(0.885, 2, 2)
     asked, texts = list(collection.queries.values()), list(collection.corpus.values())
-    found = figures(tiny_model, collection, rule, 8, skip_own_id=False)
+    result = figures(tiny_model, collection, rule, 8, skip_own_id=False)
     exited = torch.from_numpy(tiny_model.encode(asked, threshold=0.885, min_layer=2, patience=2))
     expected = ndcg_of(exited, at_layer(tiny_model, texts, 5), collection)
-    assert found["ndcg_at_10_query_exit"] == pytest.approx(expected)
-    assert found["query_drop"] == pytest.approx(1 - expected / found["ndcg_at_10_full"])
+    assert result["ndcg_at_10_query_exit"] == pytest.approx(expected)
+    assert result["query_drop"] == pytest.approx(1 - expected / result["ndcg_at_10_full"])
     for name in ("query_drop", "drop"):
-        low, high = found[f"{name}_ci95"]
-        assert low < found[name] < high
-    assert found["ndcg_at_10_query_exit"] not in (found["ndcg_at_10_full"], found["ndcg_at_10_exit"])
+        low, high = result[f"{name}_ci95"]
+        assert low < result[name] < high
+    assert result["ndcg_at_10_query_exit"] not in (result["ndcg_at_10_full"], result["ndcg_at_10_exit"])
 
 
 def test_the_interval_of_a_drop_is_paired() -> None:
@@ -239,8 +239,8 @@ def test_a_query_never_finds_itself_in_any_index(tiny_model: LeapEncoder, senten
     corpus = {f"t{number}": text for number, text in enumerate(sentences)}
     queries = {f"t{number}": sentences[number] for number in range(10)}
     collection = Collection(corpus, queries, {key: {key: 1} for key in queries})
-    found = retrieve(tiny_model, collection, ExitRule(0.885, 2, 2), 8, True, None, tiny_model)
-    shown = retrieval_figures(found, [8], 100, 1)
+    result = retrieve(tiny_model, collection, ExitRule(0.885, 2, 2), 8, True, None, tiny_model)
+    shown = retrieval_figures(result, [8], 100, 1)
     for row in shown["by_query_layer"]:
         assert (row["own_index"], row["teacher_index"], row["both_exit"]) == (0.0, 0.0, 0.0)
 
@@ -250,11 +250,11 @@ def test_drop_is_relative_to_full_depth(tiny_model: LeapEncoder, sentences: list
     queries = {f"q{number}": " ".join(sentences[number].split()[::-1]) for number in range(40)}
     qrels = {f"q{number}": {f"d{number}": 1} for number in range(40)}
     collection = Collection(corpus, queries, qrels)
-    found = figures(tiny_model, collection, ExitRule(0.885, 2, 2), 8, skip_own_id=False)
-    full, exited = found["ndcg_at_10_full"], found["ndcg_at_10_exit"]
+    result = figures(tiny_model, collection, ExitRule(0.885, 2, 2), 8, skip_own_id=False)
+    full, exited = result["ndcg_at_10_full"], result["ndcg_at_10_exit"]
     assert 0 < exited != full < 1
-    assert found["drop"] == pytest.approx((full - exited) / full)
-    assert 2 < found["expected_layers_documents"] < 5
+    assert result["drop"] == pytest.approx((full - exited) / full)
+    assert 2 < result["expected_layers_documents"] < 5
 
 
 @settings(deadline=None)
@@ -270,20 +270,20 @@ def test_a_ranking_depends_on_nothing_but_ids_and_vectors(
     vectors = {f"d{number}": torch.tensor(pair).float() for number, pair in enumerate(directions)}
     shuffled = list(vectors)
     order.shuffle(shuffled)
-    found = []
+    results = []
     for corpus in (vectors, {key: vectors[key] for key in shuffled}):
         documents = tie_order(dict.fromkeys(corpus, ""))
         held = torch.stack([corpus[key] for key in documents])
         sought = torch.tensor([[1.0, 0.0], [1.0, 1.0]])
-        found.append(ranking(sought, held, ["d0", "q"], documents, skip_own_id))
-    assert found[0] == found[1]
+        results.append(ranking(sought, held, ["d0", "q"], documents, skip_own_id))
+    assert results[0] == results[1]
     for query, vector in (("d0", (1.0, 0.0)), ("q", (1.0, 1.0))):
         allowed = [key for key in vectors if not (skip_own_id and key == query)]
         near = torch.nn.functional.cosine_similarity
         cosines = {key: round(float(near(vectors[key], torch.tensor(vector), dim=0)), 6) for key in allowed}
         # Highest cosine first, then the highest id, as trec_eval has it.
         expected = sorted(sorted(allowed, reverse=True), key=lambda key: -cosines[key])
-        assert found[0][query] == expected
+        assert results[0][query] == expected
 
 
 def test_scores_are_those_of_the_beir_package() -> None:
@@ -314,9 +314,9 @@ def test_figures_by_length_and_the_table_of_queries(tiny_model: LeapEncoder, sen
     corpus = {f"d{number}": text for number, text in enumerate(sentences)}
     queries = {f"q{number}": " ".join(text.split()[::-1]) for number, text in enumerate(sentences)}
     collection = Collection(corpus, queries, {f"q{number}": {f"d{number}": 1} for number in range(60)})
-    found = retrieve(tiny_model, collection, ExitRule(0.885, 2, 2), 8, skip_own_id=False)
-    shown = retrieval_figures(found, [8], 100, 1)
-    columns = query_columns(found)
+    result = retrieve(tiny_model, collection, ExitRule(0.885, 2, 2), 8, skip_own_id=False)
+    shown = retrieval_figures(result, [8], 100, 1)
+    columns = query_columns(result)
     assert columns["query"] == list(queries)
     assert columns["ndcg_at_10_exit"].mean() == pytest.approx(shown["ndcg_at_10_exit"])
     low, high = shown["ndcg_at_10_exit_ci95"]
@@ -333,9 +333,9 @@ def test_figures_by_length_and_the_table_of_queries(tiny_model: LeapEncoder, sen
 
 def test_any_architecture_is_ranked(tmp_path: Path, sentences: list[str]) -> None:
     model = LeapEncoder(write_model(tmp_path / "electra", "electra"), "cpu")
-    found = figures(model, backwards(sentences), ExitRule(0.5, 2), 8, skip_own_id=False)
-    assert [row["layer"] for row in found["by_query_layer"]] == [1, 2, 3, 4]
-    assert 0 < found["ndcg_at_10_full"] <= 1
+    result = figures(model, backwards(sentences), ExitRule(0.5, 2), 8, skip_own_id=False)
+    assert [row["layer"] for row in result["by_query_layer"]] == [1, 2, 3, 4]
+    assert 0 < result["ndcg_at_10_full"] <= 1
 
 
 def test_queries_leave_by_the_rule_for_queries(make_folder: MakeFolder, sentences: list[str]) -> None:
@@ -344,10 +344,10 @@ def test_queries_leave_by_the_rule_for_queries(make_folder: MakeFolder, sentence
         json.dumps({"exit": {"threshold": 1.0, "min_layer": 5, "patience": 1}, "query": {"layer": 2}})
     )
     collection = backwards(sentences)
-    found = figures(LeapEncoder(folder, "cpu"), collection, ExitRule(1.0, 5), 8, skip_own_id=False)
-    assert found["expected_layers_queries"] == 2
-    assert found["ndcg_at_10_query_exit"] == pytest.approx(found["by_query_layer"][1]["own_index"])
-    assert found["ndcg_at_10_exit"] == found["ndcg_at_10_full"]
+    result = figures(LeapEncoder(folder, "cpu"), collection, ExitRule(1.0, 5), 8, skip_own_id=False)
+    assert result["expected_layers_queries"] == 2
+    assert result["ndcg_at_10_query_exit"] == pytest.approx(result["by_query_layer"][1]["own_index"])
+    assert result["ndcg_at_10_exit"] == result["ndcg_at_10_full"]
 
 
 def test_a_model_with_prompts_scores_as_sentence_transformers_evaluator_scores_it(
@@ -365,10 +365,10 @@ def test_a_model_with_prompts_scores_as_sentence_transformers_evaluator_scores_i
     evaluator = InformationRetrievalEvaluator(queries, corpus, wanted, name="x", show_progress_bar=False)
     plain = SentenceTransformer(str(folder), device="cpu", local_files_only=True)
     theirs = evaluator(plain)["x_cosine_ndcg@10"]
-    collection = Collection(corpus, queries, {query: dict.fromkeys(found, 1) for query, found in wanted.items()})
+    collection = Collection(corpus, queries, {query: dict.fromkeys(result, 1) for query, result in wanted.items()})
     model = LeapEncoder(folder, "cpu")
-    found = figures(model, collection, FULL, 8, skip_own_id=False)
-    assert found["ndcg_at_10_full"] == found["ndcg_at_10_exit"] == pytest.approx(theirs, abs=1e-6)
+    result = figures(model, collection, FULL, 8, skip_own_id=False)
+    assert result["ndcg_at_10_full"] == result["ndcg_at_10_exit"] == pytest.approx(theirs, abs=1e-6)
     model.prompts = dataclasses.replace(model.prompts, named={"query": "", "document": ""})
     without = figures(model, collection, FULL, 8, skip_own_id=False)["ndcg_at_10_full"]
     assert without != pytest.approx(theirs, abs=1e-3)
@@ -377,5 +377,5 @@ def test_a_model_with_prompts_scores_as_sentence_transformers_evaluator_scores_i
         json.dumps({"exit": {"threshold": 1.0, "min_layer": 5}, "query": {"layer": 2}, "document": "full"})
     )
     theirs = evaluator(leap.sentence_transformer(folder, "cpu"))["x_cosine_ndcg@10"]
-    found = figures(LeapEncoder(folder, "cpu"), collection, FULL, 8, skip_own_id=False)
-    assert found["ndcg_at_10_query_exit"] == pytest.approx(theirs, abs=1e-6)
+    result = figures(LeapEncoder(folder, "cpu"), collection, FULL, 8, skip_own_id=False)
+    assert result["ndcg_at_10_query_exit"] == pytest.approx(theirs, abs=1e-6)

@@ -19,10 +19,10 @@ def test_tables_come_back_as_they_were(tmp_path: Path) -> None:
     columns = {"query": ["a", "é"], "layer": np.array([6, 7]), "score": np.array([1 / 3, 0.5])}
     write_scores(tmp_path / "sts" / "x.parquet", columns)
     write_evidence_file(tmp_path / "sts" / "x.json", {})
-    found = read_scores(tmp_path / "sts" / "x.parquet")
-    assert found["query"].tolist() == ["a", "é"]
-    assert found["layer"].tolist() == [6, 7]
-    assert found["score"].tolist() == [0.333333333, 0.5]
+    result = read_scores(tmp_path / "sts" / "x.parquet")
+    assert result["query"].tolist() == ["a", "é"]
+    assert result["layer"].tolist() == [6, 7]
+    assert result["score"].tolist() == [0.333333333, 0.5]
 
 
 def test_a_missing_or_damaged_table_is_named(tmp_path: Path) -> None:
@@ -40,11 +40,11 @@ def test_a_missing_or_damaged_table_is_named(tmp_path: Path) -> None:
 
 
 def test_a_difference_of_means_by_hand() -> None:
-    found = mean_difference(np.array([0.5, 0.7, 0.9]), np.array([0.4, 0.7, 0.5]), 500, 1)
-    assert found["difference"] == pytest.approx(0.5 / 3)
-    assert found["ci95"] == pytest.approx([0.0, 0.4])
+    result = mean_difference(np.array([0.5, 0.7, 0.9]), np.array([0.4, 0.7, 0.5]), 500, 1)
+    assert result["difference"] == pytest.approx(0.5 / 3)
+    assert result["ci95"] == pytest.approx([0.0, 0.4])
     # Only resamples of the second row alone, one in 27, have no difference.
-    assert found["p_value"] == pytest.approx(2 / 27, abs=0.03)
+    assert result["p_value"] == pytest.approx(2 / 27, abs=0.03)
 
 
 def test_rows_are_paired() -> None:
@@ -53,30 +53,30 @@ def test_rows_are_paired() -> None:
     scores = generator.normal(size=400)
     noise = generator.normal(size=400) * 2
     better, worse = scores + noise, scores + noise * 1.1
-    found = spearman_difference(better, worse, scores, 500, 1)
+    result = spearman_difference(better, worse, scores, 500, 1)
     expected = spearmanr(better, scores).statistic - spearmanr(worse, scores).statistic
-    assert found["difference"] == pytest.approx(expected)
-    assert found["ci95"][0] > 0
-    assert found["p_value"] == pytest.approx(2 / 501)
+    assert result["difference"] == pytest.approx(expected)
+    assert result["ci95"][0] > 0
+    assert result["p_value"] == pytest.approx(2 / 501)
     turned = spearman_difference(worse, better, scores, 500, 1)
-    assert turned["difference"] == -found["difference"]
-    assert turned["p_value"] == found["p_value"]
+    assert turned["difference"] == -result["difference"]
+    assert turned["p_value"] == result["p_value"]
 
 
 def test_no_difference_is_found_by_chance_once_in_twenty() -> None:
     generator = np.random.default_rng(3)
-    found = 0
+    result = 0
     for seed in range(200):
         scores, one, two = generator.normal(size=(3, 60))
-        found += spearman_difference(scores + one, scores + two, scores, 200, seed)["p_value"] < 0.05
+        result += spearman_difference(scores + one, scores + two, scores, 200, seed)["p_value"] < 0.05
     # Binomial(200, 0.05): more than 20 once in a thousand.
-    assert 2 <= found <= 20
+    assert 2 <= result <= 20
 
 
 def test_a_model_against_itself() -> None:
     values, scores = np.random.default_rng(0).random((2, 30))
-    found = spearman_difference(values, values, scores, 100, 1)
-    assert (found["difference"], found["ci95"], found["p_value"]) == (0.0, [0.0, 0.0], 1.0)
+    result = spearman_difference(values, values, scores, 100, 1)
+    assert (result["difference"], result["ci95"], result["p_value"]) == (0.0, [0.0, 0.0], 1.0)
 
 
 def write_variant(folder: Path, shift: float, rows: int = 40) -> None:
@@ -102,13 +102,13 @@ def write_variant(folder: Path, shift: float, rows: int = 40) -> None:
 def test_every_kind_of_evidence_is_compared(tmp_path: Path) -> None:
     write_variant(tmp_path / "leap-1", 0.1)
     write_variant(tmp_path / "fixed_depth-1", 0.0)
-    found = compare(tmp_path / "leap-1", tmp_path / "fixed_depth-1", ["stsb"], ["scifact"], 200, 1)
-    assert found["sts"]["stsb"]["exit"]["difference"] > 0.1
-    assert abs(found["sts"]["stsb"]["full"]["difference"]) < 0.1
-    assert found["retrieval"]["scifact"]["exit"]["difference"] == pytest.approx(0.1)
-    assert found["retrieval"]["scifact"]["full"]["difference"] == 0.0
-    assert found["teacher_nn_at_10"]["exit"]["difference"] == pytest.approx(0.1)
-    assert found["teacher_similarity"]["full"]["difference"] == pytest.approx(0.1)
+    outcome = compare(tmp_path / "leap-1", tmp_path / "fixed_depth-1", ["stsb"], ["scifact"], 200, 1)
+    assert outcome["sts"]["stsb"]["exit"]["difference"] > 0.1
+    assert abs(outcome["sts"]["stsb"]["full"]["difference"]) < 0.1
+    assert outcome["retrieval"]["scifact"]["exit"]["difference"] == pytest.approx(0.1)
+    assert outcome["retrieval"]["scifact"]["full"]["difference"] == 0.0
+    assert outcome["teacher_nn_at_10"]["exit"]["difference"] == pytest.approx(0.1)
+    assert outcome["teacher_similarity"]["full"]["difference"] == pytest.approx(0.1)
 
 
 def test_other_rows_are_refused(tmp_path: Path) -> None:
@@ -123,12 +123,12 @@ def test_the_gates_rivals_of_the_same_seed(tmp_path: Path, monkeypatch: pytest.M
     settings = made_settings()
     for variant in ("leap", "baseline", "fixed_depth"):
         write_evidence(tmp_path, settings, variant)
-    found = against_rivals(settings, "leap", 1)
-    assert set(found) == {"baseline", "fixed_depth"}
-    assert found["fixed_depth"]["variant"] == "fixed_depth"
-    assert set(found["fixed_depth"]["retrieval"]) == set(settings.retrieval)
+    result = against_rivals(settings, "leap", 1)
+    assert set(result) == {"baseline", "fixed_depth"}
+    assert result["fixed_depth"]["variant"] == "fixed_depth"
+    assert set(result["fixed_depth"]["retrieval"]) == set(settings.retrieval)
     assert set(against_rivals(settings, "baseline", 1)) == {"fixed_depth"}
-    json.dumps(found, allow_nan=False)
+    json.dumps(result, allow_nan=False)
     alone = made_settings(gate={"baseline": None, "fixed_depth": None})
     assert against_rivals(alone, "leap", 1) == {}
 
@@ -136,14 +136,14 @@ def test_the_gates_rivals_of_the_same_seed(tmp_path: Path, monkeypatch: pytest.M
 def test_likeness_by_its_slow_twin() -> None:
     generator = torch.Generator().manual_seed(0)
     vectors, teacher = torch.randn(30, 6, generator=generator), torch.randn(30, 9, generator=generator)
-    found = likeness(vectors, teacher, 5)
-    assert found.neighbours.tolist() == overlap(neighbours(vectors, 5), neighbours(teacher, 5)).tolist()
+    result = likeness(vectors, teacher, 5)
+    assert result.neighbours.tolist() == overlap(neighbours(vectors, 5), neighbours(teacher, 5)).tolist()
     unit, other = (torch.nn.functional.normalize(v.double(), dim=1) for v in (vectors, teacher))
     for row in (0, 17, 29):
         others = [n for n in range(30) if n != row]
         expected = pearsonr((unit[row] @ unit.T)[others], (other[row] @ other.T)[others]).statistic
-        assert found.similarity[row] == pytest.approx(expected)
-    assert set(found.figures("exit")) == {"nn_at_10_exit", "similarity_exit"}
+        assert result.similarity[row] == pytest.approx(expected)
+    assert set(result.figures("exit")) == {"nn_at_10_exit", "similarity_exit"}
 
 
 def test_likeness_sees_through_a_rotation_and_a_width(monkeypatch: pytest.MonkeyPatch) -> None:

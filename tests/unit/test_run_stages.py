@@ -25,20 +25,20 @@ def test_the_commands_are_those_that_dvc_would_run() -> None:
     module = loaded()
     yaml = YAML(typ="safe")
     whole = list(module.items(yaml.load(PROJECT / "dvc.yaml"), yaml.load(PROJECT / "params.yaml")))
-    found = [(item.stage, item.command) for item in whole]
-    assert found[:2] == [
+    results = [(item.stage, item.command) for item in whole]
+    assert results[:2] == [
         ("settings", "python stages/settings.py"),
         ("extract", "python stages/extract.py"),
     ]
-    assert ("train", "python stages/train.py --variant leap --seed 1") in found
-    assert ("evaluate_sts", "python stages/evaluate_sts.py --variant leap --seed 1 --set software") in found
-    assert found[-2:] == [("report", "python stages/report.py"), ("promote", "python stages/promote.py")]
-    assert not any("$" in command for _, command in found)
-    names = [name for name, _ in found]
+    assert ("train", "python stages/train.py --variant leap --seed 1") in results
+    assert ("evaluate_sts", "python stages/evaluate_sts.py --variant leap --seed 1 --set software") in results
+    assert results[-2:] == [("report", "python stages/report.py"), ("promote", "python stages/promote.py")]
+    assert not any("$" in command for _, command in results)
+    names = [name for name, _ in results]
     assert names == sorted(names, key=list(dict.fromkeys(names)).index)  # a stage's items stand together
     steps = module.chains(whole)
     assert sorted(command for step in steps for chain in step for command in chain) == sorted(
-        command for _, command in found
+        command for _, command in results
     )
     students = next(step for step in steps if len(step[0]) > 1)
     assert [command.removeprefix("python stages/") for command in students[0]] == [

@@ -87,13 +87,13 @@ def test_what_follows_is_launched_first_where_an_end_is_unlikely() -> None:
 
 def test_what_was_found_out_is_found_out_anew_after_some_batches() -> None:
     traffic = traffic_of([7])
-    found = schedule(traffic, [0.05])
+    result = schedule(traffic, [0.05])
     for _ in range(200):
         traffic.note([12])
     looks = []
     for _ in range(REMEMBERED + 1):
-        found.begin()
-        looks.append(found.next_look(0, 32, 4096, 0))
+        result.begin()
+        looks.append(result.next_look(0, 32, 4096, 0))
         for _ in range(200):
             traffic.note([6])
     # The first answer is the traffic's then; the traffic of the second batch on is heard of after some.

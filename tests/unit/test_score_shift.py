@@ -24,15 +24,15 @@ def drawn(seed: int, words: list[str], lengths: range, rows: int = 1500) -> list
 def calibrated(make_folder: MakeFolder) -> LeapEncoder:
     """A model whose sentences were of 5 to 15 words."""
     folder = make_folder()
-    found = calibrate(LeapEncoder(folder, "cpu"), drawn(1, WORDS, range(5, 16)), Demand(0.5, 0.2, 0.9))
-    found.save(folder)
+    loaded = calibrate(LeapEncoder(folder, "cpu"), drawn(1, WORDS, range(5, 16)), Demand(0.5, 0.2, 0.9))
+    loaded.save(folder)
     return LeapEncoder(folder, "cpu")
 
 
 def test_the_index_is_the_formulas() -> None:
-    found, expected = np.array([30.0, 70.0]), np.array([50.0, 50.0])
+    result, expected = np.array([30.0, 70.0]), np.array([50.0, 50.0])
     p, q = np.array([30.5, 70.5]) / 101, np.array([0.5, 0.5])
-    assert stability_index(found, expected) == pytest.approx(float(((p - q) * np.log(p / q)).sum()))
+    assert stability_index(result, expected) == pytest.approx(float(((p - q) * np.log(p / q)).sum()))
     assert stability_index(expected, expected) == 0
     assert stability_index(np.zeros(2), np.zeros(2)) is None
 

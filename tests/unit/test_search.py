@@ -9,15 +9,15 @@ from leap.exits.search import Search, nearest
 
 def brute_force(queries: torch.Tensor, documents: torch.Tensor, k: int) -> list[list[int]]:
     """All cosines in float64, sorted by Python: descending, the earlier document first."""
-    found = []
+    results = []
     for query in queries.double():
         scores = []
         for document in documents.double():
             norms = float(query.norm() * document.norm())
             scores.append(round(float(query @ document) / norms if norms else 0.0, 9))
         order = sorted(range(len(documents)), key=lambda number: (-scores[number], number))
-        found.append((order + [-1] * k)[:k])
-    return found
+        results.append((order + [-1] * k)[:k])
+    return results
 
 
 @st.composite
@@ -38,8 +38,8 @@ def vectors(draw: st.DrawFn, low: int, high: int) -> torch.Tensor:
 def test_equals_brute_force_with_ties_at_any_block_size(
     queries: torch.Tensor, documents: torch.Tensor, k: int, query_block: int, document_block: int
 ) -> None:
-    found = nearest(queries, documents, k, query_block=query_block, document_block=document_block)
-    assert found.tolist() == brute_force(queries, documents, k)
+    result = nearest(queries, documents, k, query_block=query_block, document_block=document_block)
+    assert result.tolist() == brute_force(queries, documents, k)
 
 
 @pytest.mark.parametrize("document_block", [3, 50, 1000])
@@ -47,8 +47,8 @@ def test_equals_brute_force_on_vectors_without_ties(document_block: int) -> None
     generator = torch.Generator().manual_seed(1)
     queries = torch.randn(9, 24, generator=generator)
     documents = torch.randn(200, 24, generator=generator)
-    found = nearest(queries, documents, 10, query_block=4, document_block=document_block)
-    assert found.tolist() == brute_force(queries, documents, 10)
+    result = nearest(queries, documents, 10, query_block=4, document_block=document_block)
+    assert result.tolist() == brute_force(queries, documents, 10)
 
 
 def test_equal_directions_rank_by_place_whatever_their_length() -> None:
@@ -59,8 +59,8 @@ def test_equal_directions_rank_by_place_whatever_their_length() -> None:
 def test_a_document_is_left_out_for_its_own_query_only() -> None:
     documents = torch.tensor([[1.0, 0.0], [1.0, 0.1], [0.0, 1.0]])
     queries = documents[:2]
-    found = nearest(queries, documents, 3, own=torch.tensor([0, -1]))
-    assert found.tolist() == [[1, 2, -1], [1, 0, 2]]
+    result = nearest(queries, documents, 3, own=torch.tensor([0, -1]))
+    assert result.tolist() == [[1, 2, -1], [1, 0, 2]]
 
 
 def test_best_first_and_near_misses_kept_apart() -> None:

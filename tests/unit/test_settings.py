@@ -32,7 +32,7 @@ def test_all_mistakes_are_listed_at_once_with_their_keys(content: Any) -> None:
     content["data"]["sources"]["docstrings"]["packages"] = []
     content["variants"]["leap"]["loss"] = {"margin": "square"}
     del content["teacher"]["sha256"]
-    found = mistakes(content)
+    result = mistakes(content)
     for expected in (
         "loss.betta: unknown key",
         "train.batch_size: Input should be greater than or equal to 2 (found 0)",
@@ -41,15 +41,15 @@ def test_all_mistakes_are_listed_at_once_with_their_keys(content: Any) -> None:
         "variants.leap.loss.margin: Input should be 'sigmoid', 'softplus' or 'hinge' (found 'square')",
         "teacher.sha256: Field required",
     ):
-        assert any(line.startswith(expected) for line in found), (expected, found)
-    assert len(found) == 6
+        assert any(line.startswith(expected) for line in result), (expected, result)
+    assert len(result) == 6
 
 
 def test_a_password_in_the_trackers_uri_is_refused_and_not_repeated(content: Any) -> None:
     content["tracking"]["uri"] = "https://me:hunter2@mlflow.example.org"
-    (found,) = mistakes(content)
-    assert found.startswith("tracking.uri: holds a password, which git and DVC would keep: set MLFLOW_TRACKING")
-    assert "hunter2" not in found
+    (result,) = mistakes(content)
+    assert result.startswith("tracking.uri: holds a password, which git and DVC would keep: set MLFLOW_TRACKING")
+    assert "hunter2" not in result
     content["tracking"]["uri"] = "https://me@mlflow.example.org"
     parse_settings(content, "params.yaml")
 
@@ -97,8 +97,8 @@ def test_contradictions_and_values_out_of_range_are_refused(
     for parent in parents:
         block = block[parent]
     block[last] = value
-    found = mistakes(content)
-    assert any(line.startswith(message) for line in found), found
+    result = mistakes(content)
+    assert any(line.startswith(message) for line in result), result
 
 
 def test_a_folder_beside_the_outputs_is_taken(content: Any) -> None:
@@ -115,8 +115,8 @@ def test_the_variants_to_compare_with_may_be_left_out(content: Any) -> None:
 def test_calibration_that_would_be_refused_for_too_few_sentences_is_refused_at_once(content: Any) -> None:
     content["validation"]["min_rows"] = 1000
     content["data"] |= {"max_sentences": 2000, "held_out": 0.1}
-    (found,) = mistakes(content)
-    assert found.startswith(
+    (result,) = mistakes(content)
+    assert result.startswith(
         "exit.calibration: risk 0.05, keep 0.8 at confidence 0.95 needs 216 held-out sentences, and data.held_out "
         "0.1 of data.max_sentences 2000 surely gives only 179"
     )
@@ -183,15 +183,15 @@ def test_mistakes_of_studies_are_listed_once_at_the_block_that_has_them(content:
     studies["beta"]["variants"]["beta_01"]["loss"] = {"beta": -1}
     studies["fixed_depth"]["variants"]["layers_4"]["exit"] = {"min_layer": 5}
     studies["seeds"]["seeds"] = [1, 1]
-    found = mistakes(content)
+    result = mistakes(content)
     for expected in (
         "studies.beta.train.epochs: Input should be greater than or equal to 1 (found 0)",
         "studies.beta.variants.beta_01.loss.beta: Input should be greater than or equal to 0",
         "studies.fixed_depth.variants.layers_4.exit: min_layer 5 is above the depth, student.layers 4",
         "studies.seeds.seeds: names a seed twice (found [1, 1])",
     ):
-        assert sum(line.startswith(expected) for line in found) == 1, (expected, found)
-    assert len(found) == 4
+        assert sum(line.startswith(expected) for line in result) == 1, (expected, result)
+    assert len(result) == 4
 
 
 def test_a_variant_of_a_study_lies_over_the_study_over_the_shared_blocks(content: Any) -> None:

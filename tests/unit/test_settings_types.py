@@ -48,10 +48,10 @@ def changed(path: tuple[Any, ...], value: Any) -> Any:
 
 
 def at(path: tuple[Any, ...]) -> Any:
-    found = CONTENT
+    result = CONTENT
     for part in path:
-        found = found[part]
-    return found
+        result = result[part]
+    return result
 
 
 def report(content: Any) -> str:

@@ -31,12 +31,12 @@ def test_agreement_is_taken_within_blocks_of_128() -> None:
     sample = reservoir()
     for start in range(0, len(full), 50):
         sample.add(exited[start : start + 50], full[start : start + 50])
-    found = sample.agreement()
+    result = sample.agreement()
     blocks = (slice(0, BLOCK), slice(BLOCK, 2 * BLOCK))
     expected = [share for block in blocks for share in slow(exited[block], full[block])]
-    assert found.n == 256
-    assert found.mean == pytest.approx(np.mean(expected))
-    assert found.failed == pytest.approx(np.mean(np.array(expected) < 0.5))
+    assert result.n == 256
+    assert result.mean == pytest.approx(np.mean(expected))
+    assert result.failed == pytest.approx(np.mean(np.array(expected) < 0.5))
     assert 0.3 < np.mean(expected) < 0.9
 
 
@@ -55,8 +55,8 @@ def test_equal_vectors_agree_and_unrelated_ones_agree_by_chance() -> None:
 def test_less_than_a_block_says_nothing() -> None:
     sample = reservoir()
     sample.add(torch.ones(BLOCK - 1, 8), torch.ones(BLOCK - 1, 8))
-    found = sample.agreement()
-    assert (found.n, found.mean, found.failed) == (0, None, None)
+    result = sample.agreement()
+    assert (result.n, result.mean, result.failed) == (0, None, None)
 
 
 def test_every_pair_of_a_long_window_is_as_likely_to_be_kept() -> None:

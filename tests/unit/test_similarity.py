@@ -30,21 +30,21 @@ def cosine(one: np.ndarray, two: np.ndarray) -> float:
 
 def test_pair_cosines_are_those_of_encode(tiny_model: LeapEncoder, sentences: list[str]) -> None:
     left, right = sentences[:25], [*sentences[25:49], sentences[0]]
-    found = pair_cosines(tiny_model, left, right, RULE, batch_size=8)
-    assert found.by_layer.shape == (5, 25)
+    result = pair_cosines(tiny_model, left, right, RULE, batch_size=8)
+    assert result.by_layer.shape == (5, 25)
     options = {"threshold": RULE.threshold, "min_layer": RULE.min_layer, "patience": RULE.patience}
     both, layers = tiny_model.encode([*left, *right], return_exit_layers=True, **options)
     assert len(set(layers)) > 1
-    assert found.expected_layers == pytest.approx(layers.mean())
-    assert found.layers.tolist() == [layers[:25].tolist(), layers[25:].tolist()]
-    assert found.tokens[0].tolist() == [len(text.split()) + 2 for text in left]
-    assert found.oracle_layers.mean() <= found.expected_layers
+    assert result.expected_layers == pytest.approx(layers.mean())
+    assert result.layers.tolist() == [layers[:25].tolist(), layers[25:].tolist()]
+    assert result.tokens[0].tolist() == [len(text.split()) + 2 for text in left]
+    assert result.oracle_layers.mean() <= result.expected_layers
     expected = [cosine(both[i], both[25 + i]) for i in range(25)]
-    assert found.exited == pytest.approx(expected, abs=1e-5)
+    assert result.exited == pytest.approx(expected, abs=1e-5)
     for layer in (1, 5):
         fixed = tiny_model.encode([*left, *right], strategy="fixed", layer=layer)
         expected = [cosine(fixed[i], fixed[25 + i]) for i in range(25)]
-        assert found.by_layer[layer - 1] == pytest.approx(expected, abs=1e-5)
+        assert result.by_layer[layer - 1] == pytest.approx(expected, abs=1e-5)
 
 
 def test_chunks_change_nothing(
@@ -59,9 +59,9 @@ def test_chunks_change_nothing(
 
 
 def test_equal_sentences_tie_exactly(tiny_model: LeapEncoder, sentences: list[str]) -> None:
-    found = pair_cosines(tiny_model, sentences, sentences, RULE, batch_size=8)
-    assert (found.by_layer == 1.0).all()
-    assert (found.exited == 1.0).all()
+    result = pair_cosines(tiny_model, sentences, sentences, RULE, batch_size=8)
+    assert (result.by_layer == 1.0).all()
+    assert (result.exited == 1.0).all()
 
 
 def test_figures_by_hand() -> None:

@@ -25,7 +25,7 @@ def random_pooled(layers: int = 6, rows: int = 40, spread: float = 0.6, seed: in
 
 def slowly_patient(pooled: torch.Tensor, rule: ExitRule, patience: int) -> list[int]:
     """PABEE's counter, a row and a layer at a time."""
-    depth, found = len(pooled) - 1, []
+    depth, result = len(pooled) - 1, []
     for row in range(pooled.shape[1]):
         counter, leaves = 0, depth
         for layer in range(1, depth + 1):
@@ -37,8 +37,8 @@ def slowly_patient(pooled: torch.Tensor, rule: ExitRule, patience: int) -> list[
             if counter >= patience and layer >= rule.min_layer:
                 leaves = layer
                 break
-        found.append(leaves)
-    return found
+        result.append(leaves)
+    return result
 
 
 @given(st.integers(1, 4), st.floats(-1, 1), st.integers(1, 6), st.integers(1, 2), st.integers(0, 3))
@@ -54,9 +54,9 @@ def test_the_table_of_strategies() -> None:
     own = {"predictors": lambda vectors: torch.full((vectors.shape[1],), 3)}
     table = strategies(rule, 6, own)
     assert list(table) == ["converged", "patience_2", "patience_3", "predictors", "near_final"]
-    found = {name: choose(pooled).double().mean().item() for name, choose in table.items()}
-    assert found["converged"] <= found["patience_2"] <= found["patience_3"]
-    assert found["predictors"] == 3.0
+    results = {name: choose(pooled).double().mean().item() for name, choose in table.items()}
+    assert results["converged"] <= results["patience_2"] <= results["patience_3"]
+    assert results["predictors"] == 3.0
     assert list(strategies(rule, 2)) == ["converged", "near_final"]
 
 
@@ -82,13 +82,13 @@ def test_the_judge_by_its_reference() -> None:
     scores = near(pooled[-1, :20], pooled[-1, 20:], dim=1).numpy() + np.random.default_rng(0).random(20)
     pairs = ScoredPairs(torch.arange(20), torch.arange(20, 40), scores)
     exits = torch.tensor([2, 3, 4, 6] * 10)
-    found = Judge(NeighbourOverlap(pooled, 5), pairs)(exits)
+    result = Judge(NeighbourOverlap(pooled, 5), pairs)(exits)
     vectors, full = at_layers(pooled, exits), pooled[-1]
 
     def correlation(items: torch.Tensor) -> float:
         return float(spearmanr(near(items[:20].double(), items[20:].double(), dim=1), pairs.scores).statistic)
 
-    assert found == pytest.approx(
+    assert result == pytest.approx(
         {
             "rate": 0.75,
             "expected_layers": 3.75,
@@ -147,13 +147,13 @@ def test_the_sweep_is_every_combination_without_a_forward_pass() -> None:
 
 
 def point(layers: float, rate: float = 1.0, similarity: float = 0.95, nn: float = 0.85) -> dict[str, object]:
-    found: dict[str, object] = {
+    results: dict[str, object] = {
         "expected_layers": layers,
         "rate": rate,
         "similarity": similarity,
         "nn_at_10": nn,
     }
-    return {**found, "passes": passes(found)}
+    return {**results, "passes": passes(results)}
 
 
 def test_the_recommended_point_has_the_fewest_layers_of_those_that_pass() -> None:
@@ -171,7 +171,7 @@ def test_the_recommended_point_has_the_fewest_layers_of_those_that_pass() -> Non
 
 def test_length_bins() -> None:
     tokens = np.array([3] * 10 + [8] * 5 + [9] * 12 + [40] * 3)
-    found = [(bounds, int(mask.sum())) for bounds, mask in length_bins(tokens, [8, 16])]
+    results = [(bounds, int(mask.sum())) for bounds, mask in length_bins(tokens, [8, 16])]
     # The three long ones are too few to say anything.
-    assert found == [([1, 8], 15), ([9, 16], 12)]
+    assert results == [([1, 8], 15), ([9, 16], 12)]
     assert [bounds for bounds, _ in length_bins(tokens, [])] == [[1, None]]

@@ -82,15 +82,15 @@ def test_a_retrofit_starts_as_the_teacher_and_in_its_shape_only(make_folder: Mak
 
 def test_a_checkpoint_start_keeps_its_first_layers_and_refuses_another_shape(make_folder: MakeFolder) -> None:
     folder = make_folder(layers=5, width=16)
-    found = Encoder.load(folder)
+    loaded = Encoder.load(folder)
     shape = {
         "width": 16,
-        "heads": found.config.heads,
-        "intermediate": found.config.intermediate,
+        "heads": loaded.config.heads,
+        "intermediate": loaded.config.intermediate,
         "start": {"kind": "local", "path": str(folder)},
     }
     encoder, _ = start_student(student(layers=3, **shape), folder, COUNTS, seed=1)
-    assert torch.equal(encoder.layers[2].down.weight, found.layers[2].down.weight)
+    assert torch.equal(encoder.layers[2].down.weight, loaded.layers[2].down.weight)
     with pytest.raises(UserError, match="has 5 layers, 7 were asked for"):
         start_student(student(layers=7, **shape), folder, COUNTS, seed=1)
     with pytest.raises(UserError, match=r"student\.width is 8, but the weights it starts from .* have 16"):
@@ -111,8 +111,8 @@ def test_the_saved_folder_gives_the_same_vectors_in_sentence_transformers(
     theirs = SentenceTransformer(str(folder), device="cpu", local_files_only=True)
     assert theirs.max_seq_length == 16
     expected = theirs.encode(sentences, convert_to_tensor=True)
-    found = ours.encode(sentences, strategy="full", convert_to_tensor=True)
-    torch.testing.assert_close(found, expected, atol=1e-6, rtol=1e-5)
+    vectors = ours.encode(sentences, strategy="full", convert_to_tensor=True)
+    torch.testing.assert_close(vectors, expected, atol=1e-6, rtol=1e-5)
 
 
 @pytest.mark.parametrize("mode", ["cached", "online"])

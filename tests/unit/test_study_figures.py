@@ -1,4 +1,4 @@
-"""What a study measures, on vectors made so that the answers are known."""
+"""The figures of a study, on vectors made so that the answers are known."""
 
 import numpy as np
 import pytest
@@ -10,7 +10,7 @@ from leap.evidence.spread import over_seeds
 from leap.exits import ExitRule
 from leap.exits.neighbours import neighbours
 from leap.exits.rules import converged
-from leap.studies.figures import Measured, extra_rows, patience_rows, threshold_rows, usual, width_rows
+from leap.studies.figures import Measured, extra_rows, patience_rows, threshold_rows, usual_figures, width_rows
 
 ROWS, WIDTH, LAYERS = 24, 8, 5
 
@@ -39,7 +39,7 @@ def test_full_depth_loses_nothing_and_its_correlation_is_scipys(taken: Measured)
 def test_usual_figures_follow_the_deployable_rule(taken: Measured) -> None:
     rule = ExitRule(0.95, 2, 1)
     exits = converged(taken.pooled, rule)
-    figures = usual(taken, rule)
+    figures = usual_figures(taken, rule)
     assert figures["expected_layers"] == pytest.approx(exits.double().mean().item())
     assert figures["spearman_exit"] == pytest.approx(taken.figures(exits)["spearman"])
     assert figures["spearman_full"] == figures["layers"][-1]["spearman"]

@@ -66,9 +66,9 @@ def test_what_is_missing_is_null_and_reads_missing(project: Path) -> None:
     diagnosed = json.loads(Path("evaluations/leap-1/diagnose.json").read_text())
     assert summary["hardware"] == diagnosed["environment"]
     assert mean_ndcg(leap, "exit") is None  # the mean of one of two collections would mislead
-    found = figures(leap)
-    assert found["ndcg_exit"] is found["speed_up"] is found["passed"] is None
-    assert found["sts_exit"] == 0.79
+    result = figures(leap)
+    assert result["ndcg_exit"] is result["speed_up"] is result["passed"] is None
+    assert result["sts_exit"] == 0.79
     assert verdict_word(leap) == "not judged"
     assert set(figures(baseline).values()) == {None}
     assert [row[0] for row in overview(summary).rows] == ["leap"]

@@ -265,9 +265,9 @@ def test_a_data_set_of_the_hub_is_read_in_batches(streaming: bool, monkeypatch: 
     hub = HubFiles(
         kind="hub", repo="someone/texts", revision="1" * 40, config="en", split="train", streaming=streaming
     )
-    found = source_rows(hub, ["name", "text"], Path("unused"))
-    assert next(found).values == ("0", "row 0")
+    result = source_rows(hub, ["name", "text"], Path("unused"))
+    assert next(result).values == ("0", "row 0")
     assert len(read) == (3 if streaming else 10)  # a stream is read no further than the first batch
-    assert [row.values for row in found] == [(str(number), f"row {number}") for number in range(1, 10)]
+    assert [row.values for row in result] == [(str(number), f"row {number}") for number in range(1, 10)]
     wanted = {"repo": "someone/texts", "config": "en", "split": "train", "revision": "1" * 40}
     assert asked == {**wanted, "streaming": streaming, "data_files": None}

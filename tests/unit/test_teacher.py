@@ -42,11 +42,11 @@ def test_rows_are_the_pooled_layers_in_the_sentences_order(
     assert [shard["rows"] for shard in manifest["shards"]] == [16, 16, 16, 12]
     opened = opened_from(tmp_path, located, sentences)
     wanted = np.array([37, 3, 59, 16])
-    found = opened.vectors(opened.inputs(wanted, fixed=False))
+    result = opened.vectors(opened.inputs(wanted, fixed=False))
     model = LeapEncoder(located.folder, "cpu")
     for place, row in enumerate(wanted):
         ((_, pooled),) = model.pooled_layers([sentences[row]])
-        torch.testing.assert_close(found[:, place], pooled[[0, 2, 5], 0], atol=2e-3, rtol=2e-3)
+        torch.testing.assert_close(result[:, place], pooled[[0, 2, 5], 0], atol=2e-3, rtol=2e-3)
 
 
 def test_a_shard_is_written_piece_by_piece(
@@ -164,8 +164,8 @@ def test_any_sentence_encoder_is_a_teacher(tmp_path: Path, sentences: list[str])
         wanted[:, places] = pooled[[0, 2, 4]]
     for name in ("cached", "online"):
         teacher = opened_from(tmp_path / name, located, sentences)
-        found = teacher.vectors(teacher.inputs(rows, fixed=False))
-        torch.testing.assert_close(found, wanted, atol=2e-3, rtol=2e-3)
+        result = teacher.vectors(teacher.inputs(rows, fixed=False))
+        torch.testing.assert_close(result, wanted, atol=2e-3, rtol=2e-3)
 
 
 def test_an_online_teacher_gives_the_cached_vectors(
@@ -175,8 +175,8 @@ def test_an_online_teacher_gives_the_cached_vectors(
     manifest = write_online(tmp_path / "online", located, sentences, [0, 2, 5], 32)
     assert (manifest["shards"], manifest["online"]) == ([], True)
     rows = np.array([37, 3, 59, 16])  # in no order of length
-    found = [opened_from(tmp_path / name, located, sentences) for name in ("cached", "online")]
-    cached, online = (teacher.vectors(teacher.inputs(rows, fixed=False)) for teacher in found)
+    results = [opened_from(tmp_path / name, located, sentences) for name in ("cached", "online")]
+    cached, online = (teacher.vectors(teacher.inputs(rows, fixed=False)) for teacher in results)
     assert online.shape == (3, 4, 16)
     torch.testing.assert_close(online, cached, atol=2e-3, rtol=2e-3)  # the cache is half precision
 

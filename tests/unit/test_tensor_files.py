@@ -22,11 +22,11 @@ def test_what_is_written_comes_back(tmp_path: Path) -> None:
 
 
 def test_the_same_content_has_the_same_bytes(tmp_path: Path) -> None:
-    found = set()
+    result = set()
     for number in range(20):
         save_with_checksum(TENSORS, tmp_path / f"{number}.safetensors", NOTES)
-        found.add((tmp_path / f"{number}.safetensors").read_bytes())
-    assert len(found) == 1
+        result.add((tmp_path / f"{number}.safetensors").read_bytes())
+    assert len(result) == 1
 
 
 OTHERS = [None, "no JSON", "5", json.dumps(NOTES), json.dumps({"content": "b" * 64})]

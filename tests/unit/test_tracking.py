@@ -33,7 +33,7 @@ from leap.registry.ui_links import ui_links
 from leap.tracking import Tracking
 from leap.tracking import training_run as run_module
 from leap.tracking.entities import flat, history_metrics, history_numbers
-from leap.tracking.store import DATABASE, guarded
+from leap.tracking.store import DATABASE, guard
 
 SETTINGS = made_settings()
 # A process of its own finds what this one finds, wherever it is started.
@@ -211,8 +211,8 @@ def test_a_checkpoint_has_one_logged_model_with_its_figures(project: Path) -> No
     tracking = Tracking.open(SETTINGS)
     assert tracking.client is not None
     (run,) = the_runs(tracking)
-    (found,) = tracking.client.search_logged_models([str(tracking.experiment)])
-    model = tracking.client.get_logged_model(found.model_id)
+    (result,) = tracking.client.search_logged_models([str(tracking.experiment)])
+    model = tracking.client.get_logged_model(result.model_id)
     assert (model.name, model.source_run_id, str(model.status)) == ("leap-1", run.info.run_id, "READY")
     figures = {metric.key: metric.value for metric in model.metrics}
     assert (figures["sts_exit"], figures["exit/rate"]) == (0.79, 0.9)
@@ -454,7 +454,7 @@ def test_a_report_run_that_a_kill_left_open_is_ended(project: Path, monkeypatch:
         (folder / name).write_text(name)
 
     class Killed(BaseException):
-        """What a killed program does not catch."""
+        """A kill: no program catches it."""
 
     def killed(*_: Any, **__: Any) -> None:
         raise Killed
@@ -556,7 +556,7 @@ class FailingClient:
 
 def test_a_store_that_fails_slowly_costs_little_and_stops_nothing(project: Path, caplog) -> None:
     client = FailingClient()
-    tracking = Tracking(SETTINGS, "http://gone", guarded(client), "1")
+    tracking = Tracking(SETTINGS, "http://gone", guard(client), "1")
     started = time.monotonic()
     steps = 0
     with tracking.training_run("leap", 1, {}) as run:

@@ -35,13 +35,13 @@ def test_made_rows_are_of_many_lengths_and_fit_the_model(encoder: Encoder) -> No
 
 @torch.inference_mode()
 def test_a_path_that_agrees(encoder: Encoder) -> None:
-    found = GraphEncoder(encoder)
-    found.always = True
+    result = GraphEncoder(encoder)
+    result.always = True
     plans: list[Plan] = []
 
     def run(batch: Batch, plan: Plan) -> tuple[Tensor, Tensor]:
         plans.append(plan)
-        return found.run(batch, plan)
+        return result.run(batch, plan)
 
     assert disagreement(run, encoder, made_batch(encoder, 128), times=2) is None
     assert [bool(plan.tests) for plan in plans] == [False, False, True, True, True, True]
@@ -65,19 +65,19 @@ def test_a_path_that_agrees(encoder: Encoder) -> None:
     ],
 )
 def test_a_path_that_does_not(encoder: Encoder, change: Change, message: str) -> None:
-    found = GraphEncoder(encoder)
+    result = GraphEncoder(encoder)
     batch = made_batch(encoder, 128)
-    reason = disagreement(lambda batch, plan: change(plan, *found.run(batch, plan)), encoder, batch)
+    reason = disagreement(lambda batch, plan: change(plan, *result.run(batch, plan)), encoder, batch)
     assert message in (reason or "")
 
 
 @torch.inference_mode()
 def test_a_row_may_leave_elsewhere_only_near_the_threshold(encoder: Encoder) -> None:
-    found, batch = GraphEncoder(encoder), made_batch(encoder, 128)
+    result, batch = GraphEncoder(encoder), made_batch(encoder, 128)
 
     def late(batch: Batch, plan: Plan) -> tuple[Tensor, Tensor]:
         """One row that should leave at the threshold's layer stays to the end."""
-        vectors, exits = found.run(batch, plan)
+        vectors, exits = result.run(batch, plan)
         if len(plan.tests) > 1:
             pooled = encoder(batch)
             cosine = torch.cosine_similarity(pooled[plan.tests[0]], pooled[plan.tests[0] - 1], dim=-1)

@@ -42,8 +42,8 @@ def test_what_ships_is_measured(
         opened.append(model)
         return real(model, *arguments)
 
-    real = weights_study.measured
-    monkeypatch.setattr(weights_study, "measured", measured)
+    real = weights_study.measure_student
+    monkeypatch.setattr(weights_study, "measure_student", measured)
     milliseconds = iter(range(1, 10_000))
     monkeypatch.setattr(weights_study, "cpu_timer", lambda path, batch: float(next(milliseconds)))
     rows = weights_rows(LeapEncoder(make_folder(), "cpu"), pairs, RULE, evaluation, LATENCY, ["int8"])

@@ -61,10 +61,10 @@ def plain(folder: Path) -> Any:
 
 
 def assert_equal(model: LeapEncoder, theirs: Any, texts: list[str] = TEXTS) -> None:
-    found, wanted = (encode(texts, convert_to_tensor=True).double() for encode in (_full(model), theirs.encode))
-    assert found.shape == wanted.shape
-    assert F.cosine_similarity(found, wanted, dim=-1).min() >= 0.9999
-    torch.testing.assert_close(found, wanted, atol=1e-5, rtol=1e-4)
+    result, wanted = (encode(texts, convert_to_tensor=True).double() for encode in (_full(model), theirs.encode))
+    assert result.shape == wanted.shape
+    assert F.cosine_similarity(result, wanted, dim=-1).min() >= 0.9999
+    torch.testing.assert_close(result, wanted, atol=1e-5, rtol=1e-4)
 
 
 def _full(model: LeapEncoder) -> Callable[..., torch.Tensor]:
@@ -168,8 +168,8 @@ def test_a_sentence_transformer_threads_and_half_precision(name: str, zoo: Calla
     np.testing.assert_allclose(model.encode(TEXTS, batch_size=4, **exits), expected, atol=1e-5)
     np.testing.assert_allclose(model.encode(TEXTS, strategy="full"), plain(zoo(name)).encode(TEXTS), atol=1e-5)
     with ThreadPoolExecutor(3) as pool:  # passes of several threads do not see each other's rows
-        for found in pool.map(lambda size: encoder.encode(TEXTS, batch_size=size, **exits), (1, 2, 3, 5, 8, 11)):
-            np.testing.assert_allclose(found, expected, atol=1e-5)
+        for results in pool.map(lambda size: encoder.encode(TEXTS, batch_size=size, **exits), (1, 2, 3, 5, 8, 11)):
+            np.testing.assert_allclose(results, expected, atol=1e-5)
     narrow = LeapEncoder(zoo(name), "cpu", model_kwargs={"dtype": "bfloat16"}).encode(TEXTS, strategy="full")
     assert (narrow * encoder.encode(TEXTS, strategy="full")).sum(1).min() > 0.99
 
@@ -437,8 +437,8 @@ def test_a_length_that_is_set(act: str, tmp_path: Path) -> None:
 
 def test_a_whole_number_of_numpy_is_a_batch_size(bert: Path) -> None:
     model = LeapEncoder(bert, "cpu")
-    found = model.encode(TEXTS, batch_size=np.int64(3), truncate_dim=np.int64(8))
-    np.testing.assert_allclose(found, model.encode(TEXTS, batch_size=3, truncate_dim=8))
+    result = model.encode(TEXTS, batch_size=np.int64(3), truncate_dim=np.int64(8))
+    np.testing.assert_allclose(result, model.encode(TEXTS, batch_size=3, truncate_dim=8))
 
 
 @pytest.mark.parametrize("act", ["gelu", "relu"])
@@ -481,7 +481,7 @@ def test_the_doctor_and_a_students_start_take_a_decoder_of_28_layers(tmp_path: P
     from tiny_settings import tiny_variant
 
     from leap.doctor.doctor_sentences import Sample
-    from leap.doctor.examine import default_rule, examined
+    from leap.doctor.examine import default_rule, examine_model
     from leap.train.student import save_student, start_student
 
     folder = write_model(tmp_path / "m", "qwen3", side="left", num_hidden_layers=28, layer_types=None)
@@ -489,10 +489,10 @@ def test_the_doctor_and_a_students_start_take_a_decoder_of_28_layers(tmp_path: P
     model = LeapEncoder(folder, "cpu")
     assert model.depth == 28
     sentences = [f"{one} {two} {one}" for one in WORDS[:6] for two in WORDS[:4]]
-    found = examined("random", model, Sample("made", sentences), default_rule(model))
-    assert found["depth"] == 28
-    assert found["verdict"].startswith(("never exits", "exits and is near", "exits and is far"))
-    assert found["advice"]
+    result = examine_model("random", model, Sample("made", sentences), default_rule(model))
+    assert result["depth"] == 28
+    assert result["verdict"].startswith(("never exits", "exits and is near", "exits and is far"))
+    assert result["advice"]
     encoder, basis = start_student(tiny_variant().student, folder, torch.ones(len(WORDS) + 5), seed=1)
     assert basis is not None
     words = random_model("qwen3", num_hidden_layers=28, layer_types=None).get_input_embeddings().weight
@@ -517,8 +517,8 @@ def test_calibration_heads_predictors_and_the_monitor(
     shutil.copytree(zoo(name), folder)
     model = LeapEncoder(folder, "cpu")
     texts = [f"{one} {two}" for one in WORDS[:20] for two in WORDS[:10]]
-    found = calibrate(model, texts, Demand(0.2, 0.3, 0.8), with_heads=True, batch_size=64)
-    found.save(folder)
+    result = calibrate(model, texts, Demand(0.2, 0.3, 0.8), with_heads=True, batch_size=64)
+    result.save(folder)
     pooled = torch.cat([vectors for _, vectors in model.pooled_layers(texts, 64)], 1)
     fit_predictors([pooled]).save(folder)
     threshold = half_leave(pooled).threshold
@@ -557,8 +557,8 @@ def test_a_saved_model_loads_without_a_report_of_missing_weights(
         cut = plain(tmp_path / "cut")
     theirs.disable_propagation()
     assert "MISSING" not in caplog.text
-    found = LeapEncoder(bert, "cpu").encode(TEXTS, strategy="fixed", layer=2)
-    np.testing.assert_allclose(cut.encode(TEXTS), found, atol=1e-5)
+    result = LeapEncoder(bert, "cpu").encode(TEXTS, strategy="fixed", layer=2)
+    np.testing.assert_allclose(cut.encode(TEXTS), result, atol=1e-5)
 
 
 def test_a_variants_checkpoint_is_one_file_of_weights(bert: Path) -> None:

@@ -54,7 +54,7 @@ def save_tokenizer(folder: Path, **changes: Any) -> None:
 
 
 def write_modules(folder: Path, pooling: str = "mean_tokens", width: int = 16, normalize: bool = True) -> Path:
-    """What makes a sentence-transformers model of a plain folder."""
+    """Make a sentence-transformers model of a plain folder."""
     kinds = ["Transformer", "Pooling", *(["Normalize"] if normalize else [])]
     modules = [
         {

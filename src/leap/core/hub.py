@@ -75,7 +75,7 @@ def fetch(
             HfApi().repo_info(repo, repo_type=repo_type, revision=revision, timeout=TIMEOUT_SECONDS)
             return _check_hashes(snapshot(cached=False), patterns, what)
     except UnreachableError:
-        if folder is None or not all(matching(folder, pattern) for pattern in required):
+        if folder is None or not all(find_matching(folder, pattern) for pattern in required):
             raise
         _check_unasked(folder, patterns, repo_type, what)
         return _check_hashes(folder, patterns, what)
@@ -149,7 +149,7 @@ def _check_unasked(folder: Path, patterns: Sequence[str], repo_type: str, what: 
 
 def _check_hashes(folder: Path, patterns: Sequence[str], what: str) -> Path:
     """Compare files with the hash that the cache names them by: sha256 of large ones, Git's of others."""
-    for file in sorted({file for pattern in patterns for file in matching(folder, pattern)}):
+    for file in sorted({file for pattern in patterns for file in find_matching(folder, pattern)}):
         name = file.resolve().name
         length = len(name) if re.fullmatch("[0-9a-f]+", name) else 0
         if file.is_symlink() and length in _HASHES and _HASHES[length](file) != name:
@@ -169,7 +169,7 @@ def _git_blob(path: Path) -> str:
 _HASHES = {64: sha256_of, 40: _git_blob}
 
 
-def matching(folder: Path, pattern: str) -> list[Path]:
+def find_matching(folder: Path, pattern: str) -> list[Path]:
     """Return the files under `folder` whose relative path matches `pattern` as the hub matches it, in order."""
     files = (file for file in folder.rglob("*") if file.is_file())
     return sorted(file for file in files if fnmatch(file.relative_to(folder).as_posix(), pattern))

@@ -8,7 +8,7 @@ from leap.core.errors import missing_library
 from leap.core.files import must_be_new, whole_file
 from leap.doctor.doctor_sentences import sample
 from leap.doctor.doctor_text import lines
-from leap.doctor.examine import default_rule, examined
+from leap.doctor.examine import default_rule, examine_model
 from leap.exits import LeapEncoder
 from leap.models.find import find_model
 
@@ -36,7 +36,7 @@ def run_doctor(
     must_be_new(page, mark=MARK)
     chosen = sample(sentences, column)
     encoder = LeapEncoder(find_model(model), device)
-    found = examined(model, encoder, chosen, default_rule(encoder).changed(*rule))
+    examination = examine_model(model, encoder, chosen, default_rule(encoder).changed(*rule))
     try:
         from leap.doctor.doctor_page import render
     except ModuleNotFoundError as error:  # the verdict needs no picture
@@ -44,8 +44,8 @@ def run_doctor(
         pictures = None
     else:
         with whole_file(page) as part:
-            part.write_text(render(found), encoding="utf-8")
+            part.write_text(render(examination), encoding="utf-8")
         pictures = str(page)
     if as_json:
-        return json.dumps({**found, "page": pictures}, indent=2, allow_nan=False)
-    return "\n".join([*lines(found), *([f"\npictures: {page}"] if pictures else [])])
+        return json.dumps({**examination, "page": pictures}, indent=2, allow_nan=False)
+    return "\n".join([*lines(examination), *([f"\npictures: {page}"] if pictures else [])])

@@ -15,17 +15,17 @@ SYMPTOMS_NOTE = (
 )
 
 
-def render(found: dict[str, Any]) -> str:
+def render(examination: dict[str, Any]) -> str:
     """Render the examination as one HTML page that needs nothing else."""
-    symptoms = [[item["name"], word_of(item), item["words"]] for item in found["symptoms"]]
-    diagnosis = found["diagnosis"]
+    symptoms = [[item["name"], word_of(item), item["words"]] for item in examination["symptoms"]]
+    diagnosis = examination["diagnosis"]
     return report_page.render(
         "doctor.html.j2",
-        found=found,
+        examination=examination,
         symptoms=Grid(("symptom", "", "figures"), symptoms, words=3),
         symptoms_note=SYMPTOMS_NOTE,
-        checklist=checklist_grid(found),
-        pictures=[(caption, report_page.picture(svg)) for caption, svg in pictures(found)],
+        checklist=checklist_grid(examination),
+        pictures=[(caption, report_page.picture(svg)) for caption, svg in pictures(examination)],
         layers=grid(LAYERS, diagnosis["layers"]),
         rules=rule_grid(diagnosis),
         lengths=grid(LENGTHS, length_rows(diagnosis["by_length"] or [])),
@@ -44,15 +44,15 @@ def rule_grid(diagnosis: dict[str, Any]) -> Grid:
     return grid(f"theta=threshold:2; min_layer:0; {FIGURES}; checklist", rows, words=0, last_words=True)
 
 
-def pictures(found: dict[str, Any]) -> list[tuple[str, str]]:
-    name = found["model"].rstrip("/").rpartition("/")[2]
-    layers = [{"variant": name, **row} for row in found["diagnosis"]["layers"]]
+def pictures(examination: dict[str, Any]) -> list[tuple[str, str]]:
+    name = examination["model"].rstrip("/").rpartition("/")[2]
+    layers = [{"variant": name, **row} for row in examination["diagnosis"]["layers"]]
     leaving = [
         {"variant": rule, "layer": row["layer"], "share": row[f"exit_share_{key}"]}
         for rule, key in (("deployable rule", "converged"), ("oracle", "near_final"))
         for row in layers
     ]
-    theta = found["exit_rule"]["threshold"]
+    theta = examination["exit_rule"]["threshold"]
     curves = (
         ("Similarity of each layer to the last one", "similarity_to_final", "cosine to the last layer", theta),
         (

@@ -4,31 +4,31 @@ from collections.abc import Iterator
 from typing import Any
 
 from leap.core.grid import Grid
-from leap.report.findings import wrapped
+from leap.report.findings import wrap
 from leap.report.sections import LAYERS, grid
 
 
-def lines(found: dict[str, Any]) -> Iterator[str]:
+def lines(examination: dict[str, Any]) -> Iterator[str]:
     """Put the examination into lines for a terminal, from the verdict down to the layers."""
-    rule, sentences = found["exit_rule"], found["sentences"]
-    yield f"{found['model']}: {found['depth']} layers, {found['width']} wide"
+    rule, sentences = examination["exit_rule"], examination["sentences"]
+    yield f"{examination['model']}: {examination['depth']} layers, {examination['width']} wide"
     yield (
         f"{sentences['n']} sentences ({sentences['source']}), {sentences['mean_tokens']:.1f} tokens each; "
         f"rule: theta {rule['threshold']:g}, min_layer {rule['min_layer']}, patience {rule['patience']}"
     )
-    yield f"\nVERDICT: {found['verdict']}"
-    yield from wrapped(found["advice"], "  ")
+    yield f"\nVERDICT: {examination['verdict']}"
+    yield from wrap(examination["advice"], "  ")
     yield "\nSymptoms of exit-incompatible models (1 to 3: paper, section 5.2)"
-    for number, symptom in enumerate(found["symptoms"], 1):
+    for number, symptom in enumerate(examination["symptoms"], 1):
         yield f"  {number} {word_of(symptom).upper() if symptom['found'] else word_of(symptom)}: {symptom['name']}"
-        yield from wrapped(symptom["words"], "      ")
-    yield f"\n{checklist_grid(found).text()}"
-    yield f"\n{grid(LAYERS, found['diagnosis']['layers']).text()}\n"
-    yield from wrapped(adaptivity(found["diagnosis"]), "  ")
+        yield from wrap(symptom["words"], "      ")
+    yield f"\n{checklist_grid(examination).text()}"
+    yield f"\n{grid(LAYERS, examination['diagnosis']['layers']).text()}\n"
+    yield from wrap(adaptivity(examination["diagnosis"]), "  ")
 
 
-def checklist_grid(found: dict[str, Any]) -> Grid:
-    rows = [{**row, "mark": "passes" if row["passed"] else "fails"} for row in found["checklist"]]
+def checklist_grid(examination: dict[str, Any]) -> Grid:
+    rows = [{**row, "mark": "passes" if row["passed"] else "fails"} for row in examination["checklist"]]
     return grid("each sentence at its own exit=name; value; bound; checklist=mark", rows, last_words=True)
 
 

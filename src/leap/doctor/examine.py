@@ -29,7 +29,7 @@ from leap.models.folder import hash_weights
 TIMED = 10
 
 
-def examined(name: str, model: LeapEncoder, chosen: Sample, rule: ExitRule) -> dict[str, Any]:
+def examine_model(name: str, model: LeapEncoder, chosen: Sample, rule: ExitRule) -> dict[str, Any]:
     """Examine a model by a rule on chosen sentences; `name` is what the user calls it.
 
     Raises:
@@ -95,7 +95,7 @@ def monitoring_overhead(model: LeapEncoder, sentences: Sequence[str], rule: Exit
     times = time_paths(paths, batches, 3, single_timer if model.device.type == "cuda" else cpu_timer)
     cost, (low, high) = speed_up(times["monitored"], times["full"], seed=17)
     return {
-        **{f"ms_{name}": float(np.median(found)) for name, found in times.items()},
+        **{f"ms_{name}": float(np.median(milliseconds)) for name, milliseconds in times.items()},
         "overhead": cost - 1,
         "overhead_ci95": [low - 1, high - 1],
     }

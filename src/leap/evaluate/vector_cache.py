@@ -74,7 +74,7 @@ class VectorCache:
         try:
             with whole_file(path) as temporary:
                 save_with_checksum(vectors, temporary)
-                _used_now(temporary)
+                _mark_used(temporary)
             self._make_room(path)
         except (OSError, SafetensorError) as error:
             # The vectors are there, only not for the next one who asks.
@@ -129,11 +129,11 @@ def _read(path: Path) -> Vectors | None:
         logger.warning("%s is damaged (%s): it is deleted and encoded again", path, error)
         path.unlink(missing_ok=True)
         return None
-    _used_now(path)
+    _mark_used(path)
     return vectors
 
 
-def _used_now(path: Path) -> None:
+def _mark_used(path: Path) -> None:
     """Make a file the last one to go when room is needed; the kernel's own times are coarser."""
     now = time.time_ns()
     with suppress(FileNotFoundError):

@@ -8,7 +8,7 @@ from pathlib import Path
 from leap.core.checksums import write_sums
 from leap.core.errors import UserError
 from leap.core.files import whole_folder
-from leap.core.hub import fetch, matching
+from leap.core.hub import fetch, find_matching
 from leap.core.settings.sources import HubCollection, LocalCollection, RetrievalSource
 from leap.data.beir import collection_files, read_judgements, read_texts
 from leap.extract.package_collection import docstring_collection
@@ -73,7 +73,7 @@ def _hub(source: HubCollection) -> list[Path]:
     root = fetch(source.repo, source.revision, patterns, "dataset", required=patterns)
     paths: list[Path] = []
     for pattern in patterns:
-        matches = matching(root, pattern)
+        matches = find_matching(root, pattern)
         if len(matches) != 1:
             raise UserError(
                 f"dataset {source.repo} at commit {source.revision}: expected one file {pattern!r}, "

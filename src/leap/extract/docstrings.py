@@ -99,11 +99,11 @@ def _read_file(installed: Distribution, file: str) -> Iterator[Docstring]:
     except (SyntaxError, ValueError, RecursionError) as error:
         log.debug("%s is left out: %s", file, error)
         return
-    for name, text in _documented(tree, module):
-        yield _cleaned(name, text)
+    for name, text in _read_tree(tree, module):
+        yield _clean(name, text)
 
 
-def _documented(
+def _read_tree(
     node: ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef, name: str
 ) -> Iterator[tuple[str, str]]:
     text = ast.get_docstring(node)
@@ -118,16 +118,16 @@ def _within(body: list[ast.stmt], name: str) -> Iterator[tuple[str, str]]:
         if isinstance(statement, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             if statement.name.startswith("_") and not statement.name.endswith("__"):
                 continue  # private: notes among developers rather than documentation
-            yield from _documented(statement, f"{name}.{statement.name}")
+            yield from _read_tree(statement, f"{name}.{statement.name}")
         elif isinstance(statement, ast.If):
             yield from _within(statement.body + statement.orelse, name)
         elif isinstance(statement, ast.Try):
             yield from _within(statement.body + [s for h in statement.handlers for s in h.body], name)
 
 
-def _cleaned(name: str, text: str) -> Docstring:
+def _clean(name: str, text: str) -> Docstring:
     summary = ""
-    found: list[str] = []
+    sentences: list[str] = []
     for i, paragraph in enumerate(paragraphs(text)):
         parts = split_sentences(paragraph)
         # Many a summary line has no full stop.
@@ -136,5 +136,5 @@ def _cleaned(name: str, text: str) -> Docstring:
         prose = [part for part in parts if is_prose(part)]
         if i == 0 and prose and prose[0] == parts[0]:
             summary = prose[0]
-        found += prose
-    return Docstring(name, summary, tuple(found))
+        sentences += prose
+    return Docstring(name, summary, tuple(sentences))

@@ -196,7 +196,7 @@ def changes_for(found: Found, folder: Path) -> tuple[dict[str, Any], list[str]]:
         if found.lacks_pairs
         else f"scored pairs: {', '.join(found.pairs)}",
         f"collections: {', '.join(found.collections) or 'none: one of installed docstrings is used'}",
-        *_dropped(found.texts, sentences, most),
+        *_count_dropped(found.texts, sentences, most),
         *(f"{name} is passed over: {why}" for name, why in found.passed_over.items()),
     ]
     data: dict[str, Any] = {
@@ -222,7 +222,7 @@ def changes_for(found: Found, folder: Path) -> tuple[dict[str, Any], list[str]]:
     return changes, lines
 
 
-def _dropped(texts: Sequence[str], sentences: Sequence[str], most: int) -> Iterator[str]:
+def _count_dropped(texts: Sequence[str], sentences: Sequence[str], most: int) -> Iterator[str]:
     whole = sum(len(text) > most for text in texts)
     if whole >= LEAST_SHOWN * len(texts):
         yield (

@@ -70,7 +70,7 @@ def paragraphs(docstring: str) -> Iterator[str]:
         text = text[new.end() :] if new else text
         bullet = _BULLET.match(text)
         if prose and (not text or new or bullet or directive):
-            yield from _joined(prose)
+            yield from _join(prose)
             prose = []
         if bullet:
             text = text[bullet.end() :]
@@ -82,7 +82,7 @@ def paragraphs(docstring: str) -> Iterator[str]:
             prose.append(text)
 
 
-def _joined(lines: list[str]) -> Iterator[str]:
+def _join(lines: list[str]) -> Iterator[str]:
     text = lines[0]
     for line in lines[1:]:
         # A word that was broken at its hyphen goes together again.

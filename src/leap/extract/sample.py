@@ -61,7 +61,7 @@ def write_sample(
         # The temporary file's place is a folder of its own, which goes at the end.
         unique_texts = unique_on_spark if uses_spark() else unique_in_buckets
         unique = unique_texts(parts, cleaning, temporary.parent, counts)
-        rows = _sampled(unique, max_sentences, share, seed, other, counts)
+        rows = _draw_sample(unique, max_sentences, share, seed, other, counts)
         for row in add_passages(rows, passages, seed, counts) if passages else rows:
             sample.add(row)
         if not any(count["kept"] for count in counts.values()):
@@ -69,7 +69,7 @@ def write_sample(
     return counts
 
 
-def _sampled(
+def _draw_sample(
     unique: Iterable[tuple[str, str]],
     limit: int | None,
     held_out: float,

@@ -209,7 +209,7 @@ def _of_data_set(metric: str, root: str, name: str, key: str, evidence: Evidence
 def _against_start(
     metric: str, root: str, key: str, content: dict[str, Any], evidence: Evidence, n: int | None
 ) -> Measured:
-    """What is lost against the model before: by full depth, or by early queries in that model's index."""
+    """Measure the loss against the model before: by full depth, or by early queries in that model's index."""
     diagnose = evidence.diagnose or {}
     if "start" in diagnose and diagnose["start"] is None:
         return Measured(metric, None, n, not_applicable=NO_START)

@@ -30,16 +30,16 @@ def load_bound(path: Path, shapes: dict[str, tuple[int, ...]], made_by: str) -> 
     except DamagedError as error:
         raise UserError(f"{path} is damaged, {error}: {made_by}") from None
     check_weights(path, metadata.get("weights"), made_by)
-    found = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
-    if found != shapes:
-        raise UserError(f"{path} does not fit the model: expected {shapes}, found {found}: {made_by}")
+    actual = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
+    if actual != shapes:
+        raise UserError(f"{path} does not fit the model: expected {shapes}, found {actual}: {made_by}")
     return tensors
 
 
 def check_weights(path: Path, named: object, made_by: str) -> None:
     """Refuse a file that does not name the weights in its folder."""
-    found = hash_weights(path.parent)
-    if named != found:
+    actual = hash_weights(path.parent)
+    if named != actual:
         raise UserError(
-            f"{path} was made from other weights (sha256 {named}) than those next to it ({found}): {made_by}"
+            f"{path} was made from other weights (sha256 {named}) than those next to it ({actual}): {made_by}"
         )

@@ -36,7 +36,7 @@ def dtype_of(model_kwargs: dict[str, Any] | None) -> torch.dtype:
     """Return the precision that `model_kwargs` name, else float32; ValueError for another keyword or type."""
     named = dict(model_kwargs or {})
     dtype = named.pop("dtype", named.pop("torch_dtype", None)) or torch.float32
-    found = getattr(torch, dtype.removeprefix("torch."), None) if isinstance(dtype, str) else dtype
-    if named or found not in (torch.float32, torch.bfloat16, torch.float16):
+    kind = getattr(torch, dtype.removeprefix("torch."), None) if isinstance(dtype, str) else dtype
+    if named or kind not in (torch.float32, torch.bfloat16, torch.float16):
         raise ValueError(f"model_kwargs {model_kwargs} is not supported: only dtype, float32, bfloat16 or float16")
-    return found
+    return kind

@@ -25,12 +25,12 @@ class Int8Linear(nn.Module):
         super().__init__()
         self.packed_bytes = linear.weight.numel()
         self.register_buffer("bias", linear.bias.detach().clone())
-        self._packed = _packed(linear.weight.detach())
+        self._pack = _pack(linear.weight.detach())
 
     def forward(self, states: Tensor) -> Tensor:
         scales = states.abs().amax(1, keepdim=True).clamp_min_(1e-12)
         product = torch.ops.quantized.linear_with_input_q_dq_qweight_dq_output_fp32(
-            states / scales, 1 / INPUT_RANGE, INPUT_ZERO, self._packed
+            states / scales, 1 / INPUT_RANGE, INPUT_ZERO, self._pack
         )
         return torch.addcmul(self.bias, product, scales)
 
@@ -54,7 +54,7 @@ def to_int8(encoder: nn.Module) -> None:
         torch.backends.quantized.engine = before
 
 
-def _packed(weight: Tensor) -> torch.ScriptObject:
+def _pack(weight: Tensor) -> torch.ScriptObject:
     scales = weight.abs().amax(1).clamp_min(1e-12).double() / 127
     with warnings.catch_warnings():
         # pytorch#184982 will drop this constructor; the kernel has no other way in yet.

@@ -63,14 +63,14 @@ def find_layers(model: nn.Module, inputs: dict[str, Tensor]) -> LayerModules:
         if place is None:
             break
         places.append(place)
-    found = [calls[place] for place in places]
-    if len(found) < depth - 1:
-        raise NoLayersError(f"hidden state {len(found) + 1} is not what one of its modules gives")
+    layers = [calls[place] for place in places]
+    if len(layers) < depth - 1:
+        raise NoLayersError(f"hidden state {len(layers) + 1} is not what one of its modules gives")
     if depth == 1:
         return _one_layer(calls, *hidden)
-    if torch.equal(hidden[depth], last) and len(found) == depth and _are_alike(found):
-        return LayerModules([call.module for call in found], None)
-    return _with_norm(found[: depth - 1], calls[places[depth - 2] + 1 :], last)
+    if torch.equal(hidden[depth], last) and len(layers) == depth and _are_alike(layers):
+        return LayerModules([call.module for call in layers], None)
+    return _with_norm(layers[: depth - 1], calls[places[depth - 2] + 1 :], last)
 
 
 @contextmanager
@@ -131,7 +131,7 @@ def _one_layer(calls: list[_Call], embeddings: Tensor, last: Tensor) -> LayerMod
 def _norm_of(layer: _Call, later: list[_Call], last: Tensor) -> nn.Module | None:
     """The outermost module that makes the model's last hidden state of what a layer gave."""
     givers = sorted((call for call in later if _gave(call, last)), key=lambda call: call.depth)
-    return next((call.module for call in givers if torch.equal(_called(call.module, layer.output), last)), None)
+    return next((call.module for call in givers if torch.equal(_call(call.module, layer.output), last)), None)
 
 
 def _holds(call: _Call, inside: list[_Call]) -> bool:
@@ -143,13 +143,13 @@ def _gave(call: _Call, states: Tensor) -> bool:
     return call.output.shape == states.shape and torch.equal(call.output, states)
 
 
-def _called(module: nn.Module, states: Tensor) -> Tensor:
-    """What a module gives for hidden states; nothing like them where it wants other arguments."""
+def _call(module: nn.Module, states: Tensor) -> Tensor:
+    """Call a module with hidden states; return an empty tensor where it wants other arguments."""
     try:
-        found = module(states)
+        output = module(states)
     except Exception:  # noqa: BLE001 - a module of other arguments is not the norm
         return torch.empty(0)
-    return found if isinstance(found, Tensor) else torch.empty(0)
+    return output if isinstance(output, Tensor) else torch.empty(0)
 
 
 def _are_alike(calls: Sequence[_Call]) -> bool:

@@ -43,8 +43,8 @@ class LibraryTokenizer:
     @property
     def max_length(self) -> int:
         """Return the longest row in tokens, special tokens included; setting it cuts later texts there."""
-        found = self._transformer.max_seq_length
-        return int(found) if found else 2**20
+        longest = self._transformer.max_seq_length
+        return int(longest) if longest else 2**20
 
     @max_length.setter
     def max_length(self, length: int) -> None:

@@ -33,21 +33,21 @@ def locate(source: ModelSource) -> Located:
     else:
         folder = hub_folder(source.repo, source.revision)
     check_files(folder)
-    found = hash_weights(folder)
-    if source.sha256 is not None and found != source.sha256:
+    actual = hash_weights(folder)
+    if source.sha256 is not None and actual != source.sha256:
         raise UserError(
             f"{ModelFolder.read(folder).weights[0]} is not the model of the settings: expected sha256 "
-            f"{source.sha256}, found {found}; get the right file, or name its sha256 in the settings"
+            f"{source.sha256}, found {actual}; get the right file, or name its sha256 in the settings"
         )
     if source.tokenizer_sha256 is not None:
         _check_tokenizer(folder / "tokenizer.json", source.tokenizer_sha256)
-    return Located(folder, found)
+    return Located(folder, actual)
 
 
 def _check_tokenizer(path: Path, expected: str) -> None:
-    found = sha256_of(path) if path.is_file() else "no file"
-    if found != expected:
+    actual = sha256_of(path) if path.is_file() else "no file"
+    if actual != expected:
         raise UserError(
-            f"{path} is not the tokenizer of the settings: expected sha256 {expected}, found {found}; get "
+            f"{path} is not the tokenizer of the settings: expected sha256 {expected}, found {actual}; get "
             "the right file, or name its sha256 in the settings"
         )

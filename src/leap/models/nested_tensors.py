@@ -21,15 +21,15 @@ def tensors_in(value: Any, path: Way = ()) -> Iterator[tuple[Way, Tensor]]:
             yield from tensors_in(item, (*path, key))
 
 
-def replaced(value: Any, tensors: dict[Way, Tensor], path: Way = ()) -> Any:
+def replace_tensors(value: Any, tensors: dict[Way, Tensor], path: Way = ()) -> Any:
     """Return the same nested value with some tensors exchanged."""
     if isinstance(value, Tensor):
         return tensors.get(path, value)
     if isinstance(value, tuple | list):
-        items = [replaced(item, tensors, (*path, place)) for place, item in enumerate(value)]
+        items = [replace_tensors(item, tensors, (*path, place)) for place, item in enumerate(value)]
         return tuple(items) if isinstance(value, tuple) else items
     if type(value) is dict:
-        return {key: replaced(item, tensors, (*path, key)) for key, item in value.items()}
+        return {key: replace_tensors(item, tensors, (*path, key)) for key, item in value.items()}
     return value
 
 

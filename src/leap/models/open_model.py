@@ -64,7 +64,7 @@ class Agreement:
 
 @dataclass(frozen=True)
 class OpenModel:
-    """What computes a folder's vectors.
+    """A folder's encoder and tokenizer.
 
     normalizes: the folder's modules end by scaling vectors to length 1, which the encoder leaves out.
     """
@@ -82,7 +82,7 @@ def open_model(folder: Path, max_length: int | None = None) -> OpenModel:
     Raises:
         UserError: it is damaged, or neither way computes it.
     """
-    opened = _opened(folder)
+    opened = _open(folder)
     if max_length is not None:
         opened.tokenizer.max_length = min(max_length, opened.encoder.config.max_tokens)
     return opened
@@ -97,7 +97,7 @@ def read_shape(folder: Path) -> Shape:
         return open_model(folder).encoder.config
 
 
-def _opened(folder: Path) -> OpenModel:
+def _open(folder: Path) -> OpenModel:
     try:
         fast = OpenModel(Encoder.load(folder), SentenceTokenizer(folder), normalizes(folder))
     except UnsupportedError as error:
@@ -125,14 +125,14 @@ def _agreement(folder: Path, fast: OpenModel) -> Agreement:
         return Agreement(**json.loads(path.read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError):
         pass  # not yet, or damaged: compared again
-    found = compare(folder, fast)
+    agreement = compare(folder, fast)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with whole_file(path) as temporary:
-            temporary.write_text(json.dumps(asdict(found)), encoding="utf-8")
+            temporary.write_text(json.dumps(asdict(agreement)), encoding="utf-8")
     except (OSError, UserError) as error:
         log.debug("%s cannot be written (%s): the model is compared again next time", path, error)
-    return found
+    return agreement
 
 
 @torch.inference_mode()

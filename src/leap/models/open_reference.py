@@ -36,7 +36,7 @@ def open_reference(folder: Path, layers: int | None = None) -> Any:
                 local_files_only=True,
                 trust_remote_code=False,
                 model_kwargs={"use_safetensors": True, "dtype": torch.float32},
-                config_kwargs=None if layers is None else _shortened(folder, layers),
+                config_kwargs=None if layers is None else _shorten(folder, layers),
             )
         except Exception as error:  # noqa: BLE001 - the libraries raise whatever a damaged file makes them
             raise UserError(
@@ -58,8 +58,8 @@ def open_reference(folder: Path, layers: int | None = None) -> Any:
     return model
 
 
-def _shortened(folder: Path, layers: int) -> dict[str, Any]:
-    """What config.json must say of a model's first layers, lists of something a layer included."""
+def _shorten(folder: Path, layers: int) -> dict[str, Any]:
+    """Return the changes to config.json for a model's first layers, lists of something a layer included."""
     from transformers import AutoConfig
 
     transformer = str(ModelFolder.read(folder).transformer)

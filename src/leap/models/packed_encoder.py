@@ -158,8 +158,8 @@ class Layer(nn.Module):
 
     def forward(self, states: Tensor, batch: Batch) -> Tensor:
         mixed = self.attention_out(self._attend(self.qkv(states), batch))
-        states = _added(states, mixed, self.attention_norm)
-        return _added(states, self.down(F.gelu(self.up(states))), self.norm)
+        states = _add_and_norm(states, mixed, self.attention_norm)
+        return _add_and_norm(states, self.down(F.gelu(self.up(states))), self.norm)
 
     def _attend(self, qkv: Tensor, batch: Batch) -> Tensor:
         if batch.offsets is not None and self.relative is None and varlen.handles(qkv, self.heads):
@@ -177,7 +177,7 @@ class Layer(nn.Module):
         return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 
-def _added(states: Tensor, addition: Tensor, norm: nn.LayerNorm) -> Tensor:
+def _add_and_norm(states: Tensor, addition: Tensor, norm: nn.LayerNorm) -> Tensor:
     """The norm of the sum, [N, D], as narrow as the states came: under autocast a norm gives float32."""
     if varlen.adds_and_norms(states, norm.weight):
         return varlen.add_norm(states, addition, norm.weight, norm.bias, norm.eps)

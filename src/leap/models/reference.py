@@ -22,7 +22,7 @@ from torch.nn import functional as F
 from leap.core.errors import UserError
 from leap.models.batches import Batch, pack
 from leap.models.layer_modules import LayerModules, NoLayersError, find_layers
-from leap.models.nested_tensors import Way, first_tensor, replaced, tensors_in
+from leap.models.nested_tensors import Way, first_tensor, replace_tensors, tensors_in
 from leap.models.open_reference import first_line, missing_weights, open_reference
 from leap.models.walk import Visit
 
@@ -71,7 +71,7 @@ class _Pass:
         self.kept = {size: places[index] for size, places in self.kept.items()} | {len(self.rows): index}
         self.rows = self.rows[index]
 
-    def narrowed(self, tensor: Tensor) -> Tensor:
+    def narrow(self, tensor: Tensor) -> Tensor:
         """Return the rows that stay, of a tensor whose first dimension is the batch."""
         places = self.kept.get(len(tensor))
         return tensor if places is None or len(tensor) == len(self.rows) else tensor[places]
@@ -115,8 +115,8 @@ class ReferenceEncoder(nn.Module):
             self.transformer.max_seq_length = longest
         self.config = ReferenceConfig(0, 0, vocabulary, pad or 0, longest)
         # Each layer's module; where layers share their weights, one module several times.
-        found = self._find_layers()
-        self.layers, self._norm = found.layers, found.norm
+        layout = self._find_layers()
+        self.layers, self._norm = layout.layers, layout.norm
         self._batched: list[set[Way]] = [set() for _ in self.layers]
         for module in dict.fromkeys(self.layers):
             module.register_forward_pre_hook(self._before, with_kwargs=True)
@@ -181,7 +181,7 @@ class ReferenceEncoder(nn.Module):
         return cut
 
     def walk(self, batch: Batch, visit: Visit) -> None:
-        features = self._padded(batch)
+        features = self._pad(batch)
         rows = torch.arange(len(features["input_ids"]), device=features["input_ids"].device)
         self._here.walk = walk = _Pass(visit, features, rows)
         try:
@@ -206,8 +206,8 @@ class ReferenceEncoder(nn.Module):
         if not walk.kept:
             return None
         batched = self._batched[number]
-        narrowed = {path: walk.narrowed(tensor) for path, tensor in tensors_in((args, kwargs)) if path in batched}
-        return replaced((args, kwargs), narrowed)
+        narrow = {path: walk.narrow(tensor) for path, tensor in tensors_in((args, kwargs)) if path in batched}
+        return replace_tensors((args, kwargs), narrow)
 
     def _behind(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
         walk: _Pass | None = getattr(self._here, "walk", None)
@@ -215,14 +215,14 @@ class ReferenceEncoder(nn.Module):
             self._show(walk, walk.entered, first_tensor((output,), {}))
 
     def _show(self, walk: _Pass, number: int, states: Tensor) -> None:
-        stays = walk.visit(number, lambda: self._pool(self._ended(states), walk))
+        stays = walk.visit(number, lambda: self._pool(self._end(states), walk))
         if stays is None:
             return
         if not stays.any():
             raise _EveryRowLeftError
         walk.leave(stays)
 
-    def _ended(self, states: Tensor) -> Tensor:
+    def _end(self, states: Tensor) -> Tensor:
         if self._norm is None:
             return states
         out: Tensor = self._norm(states)
@@ -237,7 +237,7 @@ class ReferenceEncoder(nn.Module):
         vectors: Tensor = features["sentence_embedding"]
         return vectors.float()
 
-    def _padded(self, batch: Batch) -> dict[str, Tensor]:
+    def _pad(self, batch: Batch) -> dict[str, Tensor]:
         lengths = batch.lengths
         width = int(lengths.max())
         places = torch.arange(width)
@@ -257,7 +257,7 @@ class ReferenceEncoder(nn.Module):
 
     @torch.inference_mode()
     def _find_layers(self) -> LayerModules:
-        features = self._padded(_made_batch(self.config.vocabulary, PROBE_LENGTHS))
+        features = self._pad(_made_batch(self.config.vocabulary, PROBE_LENGTHS))
         accepted = self.transformer.model_forward_params or set(features)
         given = {key: value for key, value in features.items() if key in accepted}
         try:
@@ -284,7 +284,7 @@ class ReferenceEncoder(nn.Module):
                 for module in dict.fromkeys(self.layers)
             ]
             try:
-                pooled = self._probed(lengths)
+                pooled = self._probe(lengths)
             finally:
                 for hook in hooks:
                     hook.remove()
@@ -302,7 +302,7 @@ class ReferenceEncoder(nn.Module):
             len(self.layers), pooled.shape[-1], old.vocabulary, old.pad_token, old.max_tokens
         )
 
-    def _probed(self, lengths: Sequence[int]) -> Tensor:
+    def _probe(self, lengths: Sequence[int]) -> Tensor:
         try:
             pooled: Tensor = self(_made_batch(self.config.vocabulary, lengths))
         except UserError:
@@ -315,9 +315,9 @@ class ReferenceEncoder(nn.Module):
     def _check_exits(self) -> None:
         """Compare full depth with sentence-transformers, rows with themselves alone, and rows that stay."""
         batch = _made_batch(self.config.vocabulary, PROBE_LENGTHS)
-        pooled = self._probed(PROBE_LENGTHS)
+        pooled = self._probe(PROBE_LENGTHS)
         self._check_finite(pooled)
-        output = self.model(self._padded(batch))["sentence_embedding"].float()
+        output = self.model(self._pad(batch))["sentence_embedding"].float()
         full = F.normalize(pooled[-1], dim=-1) if self.normalizes else pooled[-1]
         if not _agree(full, output):
             raise self._unwalkable("its vectors are not those of its layers one by one")
@@ -377,6 +377,6 @@ def _made_batch(vocabulary: int, lengths: Sequence[int]) -> Batch:
     return pack(rows)
 
 
-def _agree(found: Tensor, wanted: Tensor) -> bool:
-    cosines = F.cosine_similarity(found.double(), wanted.double(), dim=-1)
+def _agree(given: Tensor, wanted: Tensor) -> bool:
+    cosines = F.cosine_similarity(given.double(), wanted.double(), dim=-1)
     return bool((cosines >= LEAST_COSINE).all())

@@ -95,7 +95,7 @@ def hash_tokenizer(folder: Path) -> str:
 def read_tokenizer(path: Path) -> Tokenizer:
     """Read a tokenizer.json; where it is missing, what transformers makes of an older vocabulary in its folder."""
     if not path.is_file():
-        return _converted(path.parent)
+        return _convert(path.parent)
     try:
         return Tokenizer.from_file(str(path))
     except Exception as error:  # noqa: BLE001 - the library raises no class of its own
@@ -103,7 +103,7 @@ def read_tokenizer(path: Path) -> Tokenizer:
         raise UserError(f"{path} is not a tokenizer ({reason}): fetch the model again") from None
 
 
-def _converted(folder: Path) -> Tokenizer:
+def _convert(folder: Path) -> Tokenizer:
     if not any((folder / name).is_file() for name in VOCABULARIES):
         raise UserError(
             f"{folder} has no tokenizer.json, nor a vocabulary that transformers makes one of "

@@ -85,10 +85,10 @@ def check_depth(weights: State, family: Family, layers: int, folder: Path) -> No
     """Refuse weights that have more layers than config.json says: the last one would be the wrong one."""
     start = f"{family.layers}."
     numbers = {name.removeprefix(start).split(".", 1)[0] for name in weights if name.startswith(start)}
-    found = max((int(number) for number in numbers if number.isdigit()), default=-1) + 1
-    if found > layers:
+    depth = max((int(number) for number in numbers if number.isdigit()), default=-1) + 1
+    if depth > layers:
         raise UserError(
-            f"{folder}/config.json says {layers} layers, model.safetensors has {found}: they are not of one "
+            f"{folder}/config.json says {layers} layers, model.safetensors has {depth}: they are not of one "
             "model; fetch or train it again"
         )
 

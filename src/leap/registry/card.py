@@ -26,7 +26,7 @@ def model_card(settings: Settings, evidence: Evidence, verdict: dict[str, Any]) 
     primary = settings.evaluation.primary_set
     latency = evidence.latency or {}
     queries = query_row(latency)
-    body = _rendered(
+    body = _render(
         name=name,
         variant=settings.variants[evidence.variant],
         primary=primary,
@@ -47,10 +47,10 @@ def model_card(settings: Settings, evidence: Evidence, verdict: dict[str, Any]) 
 def plain_card(name: str) -> str:
     """Return the card of a model that the gate has not judged: how it is used, and no figures."""
     front = {"library_name": "sentence-transformers", "pipeline_tag": "sentence-similarity", "tags": list(TAGS)}
-    return with_front_matter(front, _rendered(name=name, verdict=None))
+    return with_front_matter(front, _render(name=name, verdict=None))
 
 
-def _rendered(**content: Any) -> str:
+def _render(**content: Any) -> str:
     # Markdown, not HTML: nothing is escaped but the bars of a table's cells.
     loader = FileSystemLoader(Path(__file__).parent)
     environment = Environment(loader=loader, trim_blocks=True, lstrip_blocks=True)  # nosec B701
@@ -145,16 +145,16 @@ def _teacher(settings: Settings) -> str:
 def package_licence(package: str) -> str:
     """Return the licence that an installed package's metadata name."""
     try:
-        found = metadata(package)
+        about = metadata(package)
     except PackageNotFoundError:
         return "not stated: the package is not installed here"
     classifiers = [
         line.rpartition(" :: ")[2]
-        for line in found.get_all("Classifier") or []
+        for line in about.get_all("Classifier") or []
         if line.startswith("License :: ") and line != "License :: OSI Approved"
     ]
-    for text in (*(found.get_all("License-Expression") or []), ", ".join(classifiers)):
+    for text in (*(about.get_all("License-Expression") or []), ", ".join(classifiers)):
         if text.strip():
             return str(text).strip()
-    lines = str((found.get_all("License") or [""])[0]).strip().splitlines()
+    lines = str((about.get_all("License") or [""])[0]).strip().splitlines()
     return lines[0][:80] if lines else "not stated"

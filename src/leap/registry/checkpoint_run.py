@@ -23,7 +23,7 @@ from leap.tracking.store import Tracking
 
 @dataclass(frozen=True)
 class Logged:
-    """What MLflow has of a model.
+    """A model in MLflow.
 
     Attributes:
         identity: the tags that find its run, its logged model and its version.
@@ -102,7 +102,7 @@ def _run(
         return run
     trained = {name: identity[name] for name in ("leap.variant", "leap.seed")}
     trained["leap.checkpoint"] = checkpoint_hash(checkpoint.model)
-    live = next((found for found in tracking.find(trained) if "leap.model" not in found.data.tags), None)
+    live = next((run for run in tracking.find(trained) if "leap.model" not in run.data.tags), None)
     if live is not None:
         run = RunWriter(tracking, live)
         run.set_tags(identity)

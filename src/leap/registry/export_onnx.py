@@ -46,7 +46,7 @@ def export_onnx(source: Path, layers: int, target: Path, card: str | None) -> No
                 "it with --to truncated"
             ) from None
         for pattern in (*COMPANIONS, "config.json"):
-            for found in cut.glob(pattern):
-                if found.is_file() and found.name != "modules.json":
-                    shutil.copyfile(found, temporary / found.name)
+            for path in cut.glob(pattern):
+                if path.is_file() and path.name != "modules.json":
+                    shutil.copyfile(path, temporary / path.name)
         (temporary / CARD).write_text(derived_card(source, layers, card, "model in ONNX"), encoding="utf-8")

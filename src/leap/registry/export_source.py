@@ -1,4 +1,4 @@
-"""What is exported: a checkpoint's folder, or a registered version, with its card."""
+"""The source of an export: a checkpoint's folder, or a registered version, with its card."""
 
 import logging
 from pathlib import Path
@@ -46,10 +46,10 @@ def model_folder(model: str, settings: Settings | None, scratch: Path) -> Path:
             downloaded = Path(download_artifacts(model, dst_path=str(scratch), tracking_uri=tracking.uri))
     except StoreError as error:
         raise UserError(f"{model} cannot be had from {without_passwords(tracking.uri)}: {error}") from None
-    found = sorted(path.parent for path in downloaded.glob(f"artifacts/*/{WEIGHTS}"))
-    if not found:
+    checkpoints = sorted(path.parent for path in downloaded.glob(f"artifacts/*/{WEIGHTS}"))
+    if not checkpoints:
         raise UserError(f"{model} holds no checkpoint: name a version that the gate registered (`leap history`)")
-    return found[0]
+    return checkpoints[0]
 
 
 def card_of(folder: Path, settings: Settings | None) -> str | None:

@@ -25,18 +25,18 @@ def log_data(tracking: Tracking, project: Project) -> None:
         "validate": project.data / "validation.json",
         "teacher": project.teacher / "manifest.json",
     }
-    found = {name: path for name, path in files.items() if path.is_file()}
-    if "extract" not in found:
+    present = {name: path for name, path in files.items() if path.is_file()}
+    if "extract" not in present:
         return
     settings = tracking.settings
-    tags = {"leap.data": sha256_of_json({name: sha256_of(path) for name, path in found.items()})}
+    tags = {"leap.data": sha256_of_json({name: sha256_of(path) for name, path in present.items()})}
     run = RunWriter.find(tracking, tags)
     if run is None:
         run = RunWriter.create(tracking, "data", {**tags, "leap.profile": settings.profile}, "stages/extract.py")
     if not run.has("data", tags["leap.data"]):
         blocks = {"data", "validation", "similarity", "retrieval", "teacher"}
         run.set_params(flat(settings.model_dump(mode="json", include=blocks)))
-        for name, path in found.items():
+        for name, path in present.items():
             run.log_numbers(plain_numbers(read_json(path, "dvc repro"), f"{name}/"))
             run.log_file(path)
         outputs = [project.sentences, project.held_out]

@@ -82,9 +82,9 @@ def synchronise(settings: Settings, project: Project, required: bool = False) ->
             raise UserError(message) from None
         logger.warning("%s", message)
         return {"registry": standings}
-    found = {"registry": standings, "experiment": tracking.experiment}
-    state.save(found)
-    return found
+    outcome = {"registry": standings, "experiment": tracking.experiment}
+    state.save(outcome)
+    return outcome
 
 
 def promotes(settings: Settings) -> bool:
@@ -146,7 +146,7 @@ def register(tracking: Tracking, checkpoint: Checkpoint, verdict: dict[str, Any]
 
 
 class _State:
-    """What the last call read and left, so that the next one need not import MLflow to find nothing to do.
+    """The files that the last call read and left: the next one need not import MLflow to find nothing to do.
 
     Only for a store in a file, and only while neither the files nor the store have changed: any doubt, such as
     another time stamp, leads to a full call.
@@ -159,7 +159,7 @@ class _State:
         self._path = project_root() / STATE if self._database and here else None
         read = [*(project.root / name for name in READ), PACKAGE]
         asked = sha256_of_json([settings.model_dump(mode="json"), promotes(settings)])
-        self._asked = [asked, _seen(read)] if self._path else []
+        self._asked = [asked, _fingerprint(read)] if self._path else []
 
     def last(self) -> dict[str, Any] | None:
         """Return what the last call returned if nothing has changed since."""
@@ -178,10 +178,10 @@ class _State:
     def _stored(self) -> str:
         assert self._database is not None
         log = self._database.with_name(f"{self._database.name}-wal")
-        return _seen([self._database, log, project_root() / ARTIFACTS])
+        return _fingerprint([self._database, log, project_root() / ARTIFACTS])
 
 
-def _seen(places: Iterable[Path]) -> str:
+def _fingerprint(places: Iterable[Path]) -> str:
     """Return the sha256 of the size, time and inode of all files, by which git and DVC see that one changed."""
     files: list[Path] = []
     for place in places:

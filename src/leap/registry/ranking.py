@@ -1,4 +1,4 @@
-"""Whether a version takes the champion's place: a pure function of what their tags say."""
+"""The comparison of a version with the champion: a pure function of their tags."""
 
 import json
 from collections.abc import Mapping

@@ -30,16 +30,16 @@ def copy_runtime(target: Path) -> Path:
 
 def runtime_modules() -> set[str]:
     """Return the entries, all that they import from this package anywhere in their code, and their packages."""
-    found: set[str] = set()
+    needed: set[str] = set()
     waiting = list(ENTRIES)
     while waiting:
         name = waiting.pop()
-        if name in found:
+        if name in needed:
             continue
-        found.add(name)
+        needed.add(name)
         waiting += [".".join(name.split(".")[:end]) for end in range(1, name.count(".") + 1)]
         waiting += [module for module in imports(name) if module.partition(".")[0] == "leap"]
-    return found
+    return needed
 
 
 @cache

@@ -178,11 +178,11 @@ class _Registry:
 
     def versions(self) -> list[ModelVersion]:
         """Return every version with its tags and aliases of now, the newest first."""
-        found = self._client.search_model_versions(f"name = '{self.name}'")
-        held = self._client.get_registered_model(self.name).aliases if found else {}
-        for version in found:  # the search leaves them out
+        registered = self._client.search_model_versions(f"name = '{self.name}'")
+        held = self._client.get_registered_model(self.name).aliases if registered else {}
+        for version in registered:  # the search leaves them out
             version.aliases = [alias for alias, number in held.items() if str(number) == str(version.version)]
-        return sorted(found, key=lambda version: -int(version.version))
+        return sorted(registered, key=lambda version: -int(version.version))
 
     def find(self, identity: dict[str, str]) -> ModelVersion | None:
         return next((item for item in reversed(self.versions()) if identity.items() <= item.tags.items()), None)

@@ -100,12 +100,12 @@ def overview(summary: dict[str, Any], reasons: bool = True) -> Grid:
     """The table of five columns: a row a variant that was measured, each refusal with its reasons if asked."""
     rows = []
     for name, variant in summary["variants"].items():
-        found = figures(variant)
-        if found["layers"] is None and found["sts_full"] is None:
+        numbers = figures(variant)
+        if numbers["layers"] is None and numbers["sts_full"] is None:
             continue
-        sts = f"{shown(found['sts_full'])} \N{RIGHTWARDS ARROW} {shown(found['sts_exit'])}"
+        sts = f"{shown(numbers['sts_full'])} \N{RIGHTWARDS ARROW} {shown(numbers['sts_exit'])}"
         why = f": {reasons_of(variant)}" if reasons and reasons_of(variant) else ""
-        rows.append([name, layers_of(variant), sts, shown(found["nn_at_10"]), verdict_word(variant) + why])
+        rows.append([name, layers_of(variant), sts, shown(numbers["nn_at_10"]), verdict_word(variant) + why])
     return Grid(COLUMNS, rows, last_words=True)
 
 
@@ -143,13 +143,13 @@ def finding(summary: dict[str, Any]) -> str:
     variant = summary["variants"][name]
     if variant.get("query_layer") is not None:
         return _finding_of_queries(name, summary)
-    found, interval = figures(variant), variant.get("speed_up_ci95")
+    numbers, interval = figures(variant), variant.get("speed_up_ci95")
     gain = f"{name} passes every check: a sentence takes {layers_of(variant)} layers"
-    if found["speed_up"] is not None:
+    if numbers["speed_up"] is not None:
         ends = f" [{interval[0]:.2f}, {interval[1]:.2f}]" if interval else ""
-        gain += f" and is {found['speed_up']:.2f}{ends} times faster on this machine ({machine(summary)})"
-    sts = f"STS {shown(found['sts_full'])} becomes {shown(found['sts_exit'])}"
-    queries, both = (_change(found, mode) for mode in ("ndcg_query", "ndcg_exit"))
+        gain += f" and is {numbers['speed_up']:.2f}{ends} times faster on this machine ({machine(summary)})"
+    sts = f"STS {shown(numbers['sts_full'])} becomes {shown(numbers['sts_exit'])}"
+    queries, both = (_change(numbers, mode) for mode in ("ndcg_query", "ndcg_exit"))
     if queries is not None:
         rest = f" ({both} where documents leave early too)" if both is not None else ""
         return (
@@ -163,30 +163,30 @@ def finding(summary: dict[str, Any]) -> str:
 def _finding_of_queries(name: str, summary: dict[str, Any]) -> str:
     """Say what a user gains whose queries leave at a layer of their own, documents being at full depth."""
     variant = summary["variants"][name]
-    found, interval = figures(variant), variant.get("query_speed_up_ci95")
+    numbers, interval = figures(variant), variant.get("query_speed_up_ci95")
     gain = f"{name} passes every check: queries leave at layer {variant['query_layer']} of {variant['depth']}"
-    if found["query_speed_up"] is not None:
+    if numbers["query_speed_up"] is not None:
         ends = f" [{interval[0]:.2f}, {interval[1]:.2f}]" if interval else ""
-        gain += f", {found['query_speed_up']:.2f}{ends} times faster on this machine ({machine(summary)})"
-    change = _change(found, "ndcg_query")
+        gain += f", {numbers['query_speed_up']:.2f}{ends} times faster on this machine ({machine(summary)})"
+    change = _change(numbers, "ndcg_query")
     if change is not None:
         gain += f", and nDCG@10 {change}"
     old = _old_index(variant)
-    kept = "" if old is None else f" In the index of the model before they keep {100 * old:.1f} % of its nDCG@10."
-    return f"{gain}. Documents are at full depth: their index stays as it is.{kept}"
+    index = "" if old is None else f" In the index of the model before they keep {100 * old:.1f} % of its nDCG@10."
+    return f"{gain}. Documents are at full depth: their index stays as it is.{index}"
 
 
 def _old_index(variant: Variant) -> float | None:
     """The share of the nDCG@10 of the model before that early queries reach in its index, over all collections."""
     if variant.get("start") is None:
         return None
-    found = [dig(item, "teacher_index") or {} for item in variant["retrieval"].values()]
-    early, before = ([dig(item, f"ndcg_at_10_{mode}") for item in found] for mode in ("query_exit", "teacher"))
+    indexes = [dig(item, "teacher_index") or {} for item in variant["retrieval"].values()]
+    early, before = ([dig(item, f"ndcg_at_10_{mode}") for item in indexes] for mode in ("query_exit", "teacher"))
     return None if None in early + before or not before else sum(early) / sum(before)
 
 
-def _change(found: dict[str, Any], mode: str) -> str | None:
-    full, exited = found["ndcg_full"], found[mode]
+def _change(numbers: dict[str, Any], mode: str) -> str | None:
+    full, exited = numbers["ndcg_full"], numbers[mode]
     if not full or exited is None:
         return None
     drop = 1 - exited / full
@@ -214,10 +214,10 @@ def against_smaller(summary: dict[str, Any]) -> str | None:
     if name is None or not rivals:
         return None
     rival = rivals[0]
-    found = dig(summary["variants"][name], "rivals", "fixed_depth", "sts", summary["primary_set"], "exit")
-    if not found or not found.get("ci95"):
+    gain = dig(summary["variants"][name], "rivals", "fixed_depth", "sts", summary["primary_set"], "exit")
+    if not gain or not gain.get("ci95"):
         return None
-    low, high = found["ci95"]
+    low, high = gain["ci95"]
     word = "better" if low > 0 else "worse" if high < 0 else "not shown to differ"
     layers = shown(summary["variants"][rival]["depth"], 0)
     counts = dig(summary["variants"][name], "exit", "layers") or {}
@@ -226,7 +226,7 @@ def against_smaller(summary: dict[str, Any]) -> str | None:
     same = f" {share:.0%} of the sentences leave at layer {layer}: it costs what {layer} layers cost."
     return (
         f"Why not simply a smaller model?{same if share > 0.95 else ''} {rival}, {layers} layers trained for that "
-        f"depth, is the comparison: STS of {name} less its own is {found['difference']:+.3f} "
+        f"depth, is the comparison: STS of {name} less its own is {gain['difference']:+.3f} "
         f"[{low:+.3f}, {high:+.3f}], {word}."
     )
 
@@ -291,10 +291,10 @@ def text(summary: dict[str, Any]) -> str:
     lines = [finding(summary), "", *overview(summary, reasons=False).text().splitlines(), ""]
     lines += [f"{name}, {verdict_word(summary['variants'][name])}: {why}" for name, why in whys.items() if why]
     lines += [f"next: {step}" for step in next_steps(summary)]
-    return "\n".join(part for line in lines for part in (wrapped(line) if ": " in line else [line]))
+    return "\n".join(part for line in lines for part in (wrap(line) if ": " in line else [line]))
 
 
-def wrapped(line: str, indent: str = "") -> list[str]:
+def wrap(line: str, indent: str = "") -> list[str]:
     """Break a text into lines of a terminal's width."""
     return textwrap.wrap(line, 100, initial_indent=indent, subsequent_indent=indent or "  ")
 

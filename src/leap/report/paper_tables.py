@@ -103,11 +103,11 @@ def _walk(content: Any, steps: list[str]) -> Iterator[float | None]:
     if not isinstance(content, dict) or not names or any(name not in content for name in names):
         raise LookupError(steps[0])
     for each in names:
-        found = content[each]
-        if not conditions or found is None:
-            yield from _walk(found, steps[1:])
+        value = content[each]
+        if not conditions or value is None:
+            yield from _walk(value, steps[1:])
             continue
-        chosen = [item for item in found if all(_holds(item, text) for text in conditions.split(","))]
+        chosen = [item for item in value if all(_holds(item, text) for text in conditions.split(","))]
         if not chosen:
             raise LookupError(steps[0])
         for item in chosen:

@@ -37,10 +37,10 @@ def results(folder: str | Path = ".") -> pd.DataFrame:
         {
             "variant": name,
             "seed": int(seed),
-            **figures(found),
-            "verdict": verdict_word({"role": None, **variant, **found}),
+            **figures(content),
+            "verdict": verdict_word({"role": None, **variant, **content}),
         }
         for name, variant in summary["variants"].items()
-        for seed, found in variant["seeds"].items()
+        for seed, content in variant["seeds"].items()
     ]
     return pd.DataFrame(rows).drop(columns="passed").set_index(["variant", "seed"])

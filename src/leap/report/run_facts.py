@@ -38,11 +38,11 @@ def run_facts(settings: Settings, project: Path = Path()) -> dict[str, Any]:
 
 def counts(content: dict[str, Any], prefix: str = "") -> dict[str, int]:
     """Return all whole numbers of nested counts by their path: {"per source docstrings": 12000}."""
-    found: dict[str, int] = {}
+    flat: dict[str, int] = {}
     for key, value in content.items():
         name = f"{prefix}{key}".replace("_", " ")
         if isinstance(value, dict):
-            found |= counts(value, f"{name} ")
+            flat |= counts(value, f"{name} ")
         elif isinstance(value, int) and not isinstance(value, bool):
-            found[name] = value
-    return found
+            flat[name] = value
+    return flat

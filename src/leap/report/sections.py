@@ -196,8 +196,8 @@ def _control(summary: dict[str, Any]) -> Section:
             "difference_ci95": modes["exit"]["ci95"],
         }
         for name, variant in summary["variants"].items()
-        for rival, found in (variant.get("rivals") or {}).items()
-        for set_name, modes in (found.get("sts") or {}).items()
+        for rival, comparison in (variant.get("rivals") or {}).items()
+        for set_name, modes in (comparison.get("sts") or {}).items()
         if "exit" in modes and variant.get("role") != rival
     ]
     cut = "variant; =way; layers:2; similarity:4; NN@10=nn_at_10:4; STS=spearman:4"
@@ -226,9 +226,9 @@ def _strategies(variants: dict[str, Row]) -> Section:
         for row in _rows(variants, "strategies")
     ]
     best = [
-        {"variant": name, **found}
+        {"variant": name, **point}
         for name, variant in variants.items()
-        if (found := recommend(variant.get("sweep") or []))
+        if (point := recommend(variant.get("sweep") or []))
     ]
     columns = f"variant; strategy; {FIGURES}; quality; time; the gate's bounds on these sentences=judged"
     note = (
@@ -264,9 +264,9 @@ def _training(summary: dict[str, Any]) -> Section:
     usual = dig(controls[0], "training", "seconds") if controls else None
     rows = []
     for name, variant in summary["variants"].items():
-        if found := variant.get("training"):
-            added = found["seconds"] / usual - 1 if usual and found.get("seconds") else None
-            rows.append({"variant": name, **found, "added": added})
+        if record := variant.get("training"):
+            added = record["seconds"] / usual - 1 if usual and record.get("seconds") else None
+            rows.append({"variant": name, **record, "added": added})
     columns = "variant; steps:0; seconds:1; sentences a second=sentences_per_second:0; over the baseline=added"
     note = "The total loss by step. Variants minimise different objectives, so only the shape compares."
     return Section("training", "Training", note, [grid(columns, rows)], ("losses",))
@@ -275,16 +275,16 @@ def _training(summary: dict[str, Any]) -> Section:
 def _sets(variants: dict[str, Row]) -> Section:
     rows, layers = [], []
     for name, variant in variants.items():
-        for set_name, found in variant["sts"]["sets"].items():
-            if found:
-                ends = {"spearman_full_ci95": found.get("ci95_full"), "spearman_exit_ci95": found.get("ci95")}
-                sides = {key.removeprefix("spearman_"): value for key, value in {**found, **ends}.items()}
+        for set_name, scores in variant["sts"]["sets"].items():
+            if scores:
+                ends = {"spearman_full_ci95": scores.get("ci95_full"), "spearman_exit_ci95": scores.get("ci95")}
+                sides = {key.removeprefix("spearman_"): value for key, value in {**scores, **ends}.items()}
                 rows.append({"variant": name, "set": f"{set_name}, Spearman", **sides})
-        for set_name, found in variant["retrieval"].items():
-            if found:
-                sides = {key.removeprefix("ndcg_at_10_"): value for key, value in found.items()}
-                rows.append({"variant": name, "set": f"{set_name}, nDCG@10", "n": found["n_queries"], **sides})
-                layers += [{"variant": name, "set": set_name, **row} for row in found.get("by_query_layer") or []]
+        for set_name, scores in variant["retrieval"].items():
+            if scores:
+                sides = {key.removeprefix("ndcg_at_10_"): value for key, value in scores.items()}
+                rows.append({"variant": name, "set": f"{set_name}, nDCG@10", "n": scores["n_queries"], **sides})
+                layers += [{"variant": name, "set": set_name, **row} for row in scores.get("by_query_layer") or []]
     by_layer = (
         "variant; set; queries at layer=layer:0; own_index; teacher's index=teacher_index; both cut=both_exit"
     )
@@ -317,9 +317,9 @@ def length_name(row: Row) -> str:
 
 def _spread(summary: dict[str, Any]) -> Grid:
     rows = [
-        {"variant": name, "figure": figure, **found}
+        {"variant": name, "figure": figure, **spread}
         for name, variant in summary["variants"].items()
-        for figure, found in (variant.get("spread") or {}).items()
+        for figure, spread in (variant.get("spread") or {}).items()
         if len(summary["run"]["seeds"]) > 1
     ]
     columns = "variant; figure; mean:4; standard deviation=std:4; lowest=low:4; highest=high:4; seeds=n:0"
@@ -338,8 +338,8 @@ def _studies(studies: Studies, asked: dict[str, str]) -> Section:
         grids.append(grid(STUDY, rows, f"{name}: {asked.get(name, '')}"))
         for content, first in models:
             for keys, what, columns in FURTHER:
-                found = [row for key in keys for row in first.get(key) or []]
-                grids.append(grid(columns, found, f"{content['description']}: {what}"))
+                further = [row for key in keys for row in first.get(key) or []]
+                grids.append(grid(columns, further, f"{content['description']}: {what}"))
     waiting = [f"`make study-{name}` ({text})" for name, text in asked.items() if name not in studies]
     note = "Small trainings of their own, one question each; 95 % intervals over the study's seeds."
     note += f" Not run yet: {', '.join(waiting)}." if waiting else ""

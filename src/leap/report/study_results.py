@@ -17,15 +17,15 @@ def read_studies(settings: Settings, folder: Path = FOLDER) -> Studies:
     A study of other settings than now (another profile, other variants or sizes) is left out: it would show
     as a result of these.
     """
-    found = {}
+    contents = {}
     for name, block in settings.studies.items():
         path = folder / f"{name}.json"
         if path.is_file():
             content = read_json(path, f"make study-{name}")
             asked = block.model_dump(mode="json", exclude={"description"})
             if content["settings"] == asked and content["profile"] == settings.profile:
-                found[name] = content
-    return found
+                contents[name] = content
+    return contents
 
 
 def first_seed(studies: Studies, study: str, variant: str) -> dict[str, Any] | None:

@@ -86,24 +86,24 @@ def distribution_distance(reference: Window, current: Window) -> float | None:
 
 def differences(reference: Window, current: Window) -> list[str]:
     """List what else changed between the windows, in words: the first things to look at after an alert."""
-    found = []
+    notes = []
     if reference.model["checkpoint"] != current.model["checkpoint"]:
-        found.append(
+        notes.append(
             f"the windows are of two models: {reference.model['checkpoint'][:12]} and "
             f"{current.model['checkpoint'][:12]}"
         )
     if reference.model["exit_rule"] != current.model["exit_rule"]:
-        found.append(f"the exit rule was {reference.model['exit_rule']}, now {current.model['exit_rule']}")
+        notes.append(f"the exit rule was {reference.model['exit_rule']}, now {current.model['exit_rule']}")
     if _shares(reference.rules) != _shares(current.rules):
-        found.append(f"requests chose these exit rules: {_listed(reference.rules)}; now: {_listed(current.rules)}")
+        notes.append(f"requests chose these exit rules: {_list(reference.rules)}; now: {_list(current.rules)}")
     if reference.started < current.ended and current.started < reference.ended:
-        found.append(
+        notes.append(
             f"the windows overlap: {stamp(reference.started)} to {stamp(reference.ended)} and "
             f"{stamp(current.started)} to {stamp(current.ended)}"
         )
     if current.not_finite:
-        found.append(f"{current.not_finite} similarities are not numbers: is the model damaged?")
-    return found
+        notes.append(f"{current.not_finite} similarities are not numbers: is the model damaged?")
+    return notes
 
 
 def _layer_shift(reference: Window, current: Window, limits: MonitoringSettings) -> Finding:
@@ -114,7 +114,7 @@ def _layer_shift(reference: Window, current: Window, limits: MonitoringSettings)
     assert before is not None
     assert now is not None
     text = f"mean exit layer {before:.2f} -> {now:.2f}"
-    return _judged(rule, abs(now - before), limit, f"{text}, shift {now - before:+.2f} (limit {limit:g})")
+    return _judge(rule, abs(now - before), limit, f"{text}, shift {now - before:+.2f} (limit {limit:g})")
 
 
 def _nn_drop(reference: Window, current: Window, limits: MonitoringSettings) -> Finding:
@@ -124,7 +124,7 @@ def _nn_drop(reference: Window, current: Window, limits: MonitoringSettings) -> 
         which = "reference" if before is None else "current window"
         return Finding(rule, "not judged", None, limit, f"the {which} has too few shadowed sentences")
     drop = 1 - now / before if before else 0.0
-    return _judged(rule, drop, limit, f"NN@10 {before:.3f} -> {now:.3f}, drop {drop:.1%} (limit {limit:.0%})")
+    return _judge(rule, drop, limit, f"NN@10 {before:.3f} -> {now:.3f}, drop {drop:.1%} (limit {limit:.0%})")
 
 
 def _nn_fail(current: Window, limits: MonitoringSettings) -> Finding:
@@ -132,7 +132,7 @@ def _nn_fail(current: Window, limits: MonitoringSettings) -> Finding:
     if share is None:
         return Finding(rule, "not judged", None, limit, "the current window has too few shadowed sentences")
     text = f"NN@10 is below 0.5 for {share:.1%} of the sentences (limit {limit:.0%})"
-    return _judged(rule, share, limit, text, "; raise the threshold theta, or serve with strategy full")
+    return _judge(rule, share, limit, text, "; raise the threshold theta, or serve with strategy full")
 
 
 def _exit_rate(current: Window, limits: MonitoringSettings) -> Finding:
@@ -155,7 +155,7 @@ def _score_shift(current: Window, limits: MonitoringSettings) -> Finding:
         few = f"{counted} sentences with a calibrated score, {limits.min_sentences} are needed"
         return Finding(rule, "not judged", None, limit, few)
     text = f"scores against the calibration's: population stability index {shift:.3f} (limit {limit:g})"
-    return _judged(rule, shift, limit, text, "; calibrate on sentences like these, or serve with strategy full")
+    return _judge(rule, shift, limit, text, "; calibrate on sentences like these, or serve with strategy full")
 
 
 def _shares(rules: Mapping[str, int]) -> dict[str, int]:
@@ -165,11 +165,11 @@ def _shares(rules: Mapping[str, int]) -> dict[str, int]:
     return {rule: share for rule, share in shares.items() if share}
 
 
-def _listed(rules: Mapping[str, int]) -> str:
+def _list(rules: Mapping[str, int]) -> str:
     return " and ".join(f"{share} % {rule}" for rule, share in _shares(rules).items()) or "none"
 
 
-def _judged(rule: str, value: float, limit: float, text: str, advice: str = "") -> Finding:
+def _judge(rule: str, value: float, limit: float, text: str, advice: str = "") -> Finding:
     # A share that only rounding puts above its limit is not above it.
     above = value - limit > 1e-9
     return Finding(rule, "alert" if above else "fine", value, limit, text + (advice if above else ""))

@@ -27,7 +27,7 @@ from leap.core.errors import UserError
 from leap.exits.leap_encoder import LeapEncoder
 from leap.exits.leaving import InputType, Strategy
 from leap.serve.batcher import Batcher, Overloaded
-from leap.serve.limits import MAX_REQUEST_CHARACTERS, RequestRefused, check_limits, check_texts, limited
+from leap.serve.limits import MAX_REQUEST_CHARACTERS, RequestRefused, check_limits, check_texts, read_limit
 
 log = logging.getLogger(__name__)
 
@@ -168,7 +168,7 @@ def http_app(encoder: LeapEncoder, name: str, *, max_batch: int = 64, max_queue:
             metrics.seconds.observe(time.perf_counter() - started)
         return response
 
-    app.add_middleware(BodyLimit, most=BYTES_A_CHARACTER * limited(MAX_REQUEST_CHARACTERS))
+    app.add_middleware(BodyLimit, most=BYTES_A_CHARACTER * read_limit(MAX_REQUEST_CHARACTERS))
     return app
 
 

@@ -1,4 +1,4 @@
-"""What one request may ask of a served model; whoever serves it sets other limits in the server's environment."""
+"""Limits on one request to a served model; whoever serves it sets other limits in the server's environment."""
 
 import os
 from collections.abc import Sequence
@@ -17,12 +17,12 @@ class RequestRefused(ValueError):  # noqa: N818 - it is the request's state that
 def check_limits() -> None:
     """Read all limits once, so that a mistake shows when the server starts and not with the first request."""
     for limit in (MAX_SENTENCES, MAX_CHARACTERS, MAX_REQUEST_CHARACTERS):
-        limited(limit)
+        read_limit(limit)
 
 
 def check_texts(texts: Sequence[object]) -> list[str]:
     """Return the texts; RequestRefused where they are not text within the limits."""
-    most, longest, largest = map(limited, (MAX_SENTENCES, MAX_CHARACTERS, MAX_REQUEST_CHARACTERS))
+    most, longest, largest = map(read_limit, (MAX_SENTENCES, MAX_CHARACTERS, MAX_REQUEST_CHARACTERS))
     if len(texts) > most:
         raise RequestRefused(f"{len(texts)} sentences in one request: at most {most} are taken")
     checked = []
@@ -38,7 +38,7 @@ def check_texts(texts: Sequence[object]) -> list[str]:
     return checked
 
 
-def limited(limit: tuple[str, int]) -> int:
+def read_limit(limit: tuple[str, int]) -> int:
     """Return a limit, the environment's or its default; UserError where it is no whole number above 0."""
     name, default = limit
     text = os.environ.get(name, str(default))

@@ -59,16 +59,16 @@ class ScoreReference:
         edges, shares = self._layers[layer]
         values = scores.double().cpu().numpy()
         values = values[np.isfinite(values)]
-        found = np.bincount(np.searchsorted(edges, values, side="right"), minlength=BINS)
-        return found.astype(float), shares * len(values)
+        counted = np.bincount(np.searchsorted(edges, values, side="right"), minlength=BINS)
+        return counted.astype(float), shares * len(values)
 
 
-def stability_index(found: Floats, expected: Floats) -> float | None:
+def stability_index(counted: Floats, expected: Floats) -> float | None:
     """Return the population stability index of two counts in the same bins; None where nothing was counted.
 
     Half a sentence is added to every bin, so that an empty one is no infinity.
     """
-    if not found.sum() or not expected.sum():
+    if not counted.sum() or not expected.sum():
         return None
-    p, q = ((counts + 0.5) / (counts + 0.5).sum() for counts in (found, expected))
+    p, q = ((counts + 0.5) / (counts + 0.5).sum() for counts in (counted, expected))
     return float(((p - q) * np.log(p / q)).sum())

@@ -57,8 +57,8 @@ class Reservoir:
         blocks = min(self._seen, CAPACITY) // BLOCK
         if not blocks:
             return Agreement(0, None, None)
-        kept = torch.cat([self._block(number) for number in range(blocks)])
-        return Agreement(len(kept), float(kept.mean()), float((kept < FAILS_BELOW).double().mean()))
+        shares = torch.cat([self._block(number) for number in range(blocks)])
+        return Agreement(len(shares), float(shares.mean()), float((shares < FAILS_BELOW).double().mean()))
 
     def _block(self, number: int) -> Tensor:
         exited, full = self._vectors[:, number * BLOCK : (number + 1) * BLOCK]

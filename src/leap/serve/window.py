@@ -141,10 +141,10 @@ def read_windows(pattern: str) -> Window:
             raise UserError(
                 f"{file} is of another model or exit rule than {files[0]}: name windows of one model only"
             )
-    return added(list(windows.values()))
+    return add_windows(list(windows.values()))
 
 
-def added(windows: Sequence[Window]) -> Window:
+def add_windows(windows: Sequence[Window]) -> Window:
     """Add several windows of one model; means are weighted by what they are means of."""
     first = windows[0]
     layers = range(first.depth)
@@ -158,13 +158,13 @@ def added(windows: Sequence[Window]) -> Window:
         exits=tuple(sum(window.exits[layer] for window in windows) for layer in layers),
         bypassed=sum(window.bypassed for window in windows),
         not_finite=sum(window.not_finite for window in windows),
-        similarity=tuple(_pooled([window.similarity[layer] for window in windows]) for layer in layers),
-        shadowed=_pooled([window.shadowed for window in windows]),
-        to_final=tuple(_pooled([window.to_final[layer] for window in windows]) for layer in layers),
+        similarity=tuple(_pool([window.similarity[layer] for window in windows]) for layer in layers),
+        shadowed=_pool([window.shadowed for window in windows]),
+        to_final=tuple(_pool([window.to_final[layer] for window in windows]) for layer in layers),
         agreement=Agreement(
             n,
-            _pooled([Mean(each.n, each.mean) for each in judged]).mean,
-            _pooled([Mean(each.n, each.failed) for each in judged]).mean,
+            _pool([Mean(each.n, each.mean) for each in judged]).mean,
+            _pool([Mean(each.n, each.failed) for each in judged]).mean,
         ),
         scores=tuple(map(sum, zip(*(window.scores for window in windows), strict=True))),
         calibrated_scores=tuple(map(sum, zip(*(window.calibrated_scores for window in windows), strict=True))),
@@ -187,9 +187,9 @@ def from_json(content: Any, file: Path) -> Window:
             exits=tuple(int(exits["layers"].get(str(layer), 0)) for layer in range(1, depth + 1)),
             bypassed=int(content["bypassed"]),
             not_finite=int(content["not_finite"]),
-            similarity=_listed(content["similarity"], depth),
+            similarity=_read_means(content["similarity"], depth),
             shadowed=Mean(int(shadow["sentences"]), shadow["similarity"]),
-            to_final=_listed(shadow["similarity_to_final"], depth),
+            to_final=_read_means(shadow["similarity_to_final"], depth),
             agreement=Agreement(int(shadow["nn_sentences"]), shadow["nn_at_10"], shadow["nn_fail_50"]),
             scores=tuple(map(float, content["scores"]["counts"])),
             calibrated_scores=tuple(map(float, content["scores"]["calibrated"])),
@@ -209,12 +209,12 @@ def by_layer(means: Sequence[Mean]) -> list[dict[str, Any]]:
     return [{"layer": layer, "mean": each.mean, "n": each.n} for layer, each in enumerate(means, 1) if each.n]
 
 
-def _listed(rows: list[dict[str, Any]], depth: int) -> tuple[Mean, ...]:
-    found = {int(row["layer"]): Mean(int(row["n"]), float(row["mean"])) for row in rows}
-    return tuple(found.get(layer, Mean(0, None)) for layer in range(1, depth + 1))
+def _read_means(rows: list[dict[str, Any]], depth: int) -> tuple[Mean, ...]:
+    means = {int(row["layer"]): Mean(int(row["n"]), float(row["mean"])) for row in rows}
+    return tuple(means.get(layer, Mean(0, None)) for layer in range(1, depth + 1))
 
 
-def _pooled(means: Sequence[Mean]) -> Mean:
+def _pool(means: Sequence[Mean]) -> Mean:
     known = [(each.n, each.mean) for each in means if each.n and each.mean is not None]
     n = sum(count for count, _ in known)
     return Mean(n, sum(count * mean for count, mean in known) / n if n else None)

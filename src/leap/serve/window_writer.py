@@ -146,7 +146,7 @@ class WindowWriter:
         self._reservoir = Reservoir(self._width, self._random)
 
     def _leave_to_parent(self) -> None:
-        """What a process counted before it forked is the parent's to write."""
+        """Begin again in a forked process: its parent writes the counts of before."""
         if os.getpid() != self._process:
             self._begin()
 

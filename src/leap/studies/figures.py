@@ -1,4 +1,4 @@
-"""What a model gives on the primary set under any choice of exit layers, from one pass of all layers."""
+"""Figures of a model on the primary set under any choice of exit layers, from one pass of all layers."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -50,15 +50,15 @@ class Measured:
         vectors = at_layers(self.pooled, exits)[:, :width]
         expected = exits.double().mean().item()
         near = F.cosine_similarity(vectors, self.pooled[-1, :, :width], dim=-1)
-        kept = overlap(neighbours(vectors, self.reference.shape[1]), self.reference)
+        shares = overlap(neighbours(vectors, self.reference.shape[1]), self.reference)
         return {
             "spearman": self.correlation(vectors),
             "expected_layers": expected,
             "layer_reduction": self.depth / expected,
             "exit_rate": (exits < self.depth).double().mean().item(),
             "similarity": near.double().mean().item(),
-            "nn_at_10": kept.mean().item(),
-            "nn_fail_50": share_below(kept, 0.5),
+            "nn_at_10": shares.mean().item(),
+            "nn_fail_50": share_below(shares, 0.5),
         }
 
     def correlation(self, vectors: Tensor) -> float:
@@ -70,7 +70,7 @@ class Measured:
         return torch.full((self.pooled.shape[1],), self.depth)
 
 
-def measured(model: LeapEncoder, pairs: Pairs, k: int, batch_size: int) -> Measured:
+def measure_student(model: LeapEncoder, pairs: Pairs, k: int, batch_size: int) -> Measured:
     """Encode the set's unique sentences at every layer."""
     place = {text: row for row, text in enumerate(dict.fromkeys([*pairs.sentence1, *pairs.sentence2]))}
     pooled = layer_vectors(model, list(place), batch_size)
@@ -78,7 +78,7 @@ def measured(model: LeapEncoder, pairs: Pairs, k: int, batch_size: int) -> Measu
     return Measured(pooled, one, two, pairs.scores, neighbours(pooled[-1], k))
 
 
-def usual(taken: Measured, rule: ExitRule) -> Row:
+def usual_figures(taken: Measured, rule: ExitRule) -> Row:
     """Compute the figures of every model of every study: full, exited, cut at the same depth, by layer."""
     exited = taken.figures(converged(taken.pooled, rule))
     oracle = near_final(taken.pooled, rule.threshold)
@@ -150,4 +150,4 @@ def extra_rows(taken: Measured, rule: ExitRule, study: Study, own: Mapping[str, 
         "own": own_rows(taken, own) if study.patiences else [],
         "widths": width_rows(taken, rule, study.widths),
     }
-    return {name: found for name, found in rows.items() if found}
+    return {name: table for name, table in rows.items() if table}

@@ -13,7 +13,7 @@ from leap.evaluate.strategies import own_strategies
 from leap.evidence.evidence_file import checkpoint_hash, data_hashes
 from leap.evidence.spread import over_seeds
 from leap.exits import ExitRule, LeapEncoder
-from leap.studies.figures import extra_rows, measured, usual
+from leap.studies.figures import extra_rows, measure_student, usual_figures
 from leap.studies.students import Student, students
 from leap.studies.weights_study import weights_rows
 
@@ -70,22 +70,22 @@ def one_student(
         rule.check_depth(model.depth)
     except ValueError as error:
         raise UserError(f"studies.{study}.variants.{student.variant.name}.exit: {error}") from None
-    taken = measured(model, pairs, chosen.nn_k, chosen.batch_size)
+    taken = measure_student(model, pairs, chosen.nn_k, chosen.batch_size)
     training = read_json(student.place.training / "training.json", f"make study-{study}")
-    found = {
+    figures = {
         "checkpoint": checkpoint_hash(student.model),
         "training": {key: training.get(key) for key in ("steps", "seconds", "loss")},
-        **usual(taken, rule),
+        **usual_figures(taken, rule),
         **extra_rows(taken, rule, block, own_strategies(model, rule)),
     }
     if block.weights:
-        found["weights"] = weights_rows(model, pairs, rule, chosen, settings.latency, block.weights)
+        figures["weights"] = weights_rows(model, pairs, rule, chosen, settings.latency, block.weights)
     log.info(
         "%s, %s seed %d: Spearman %.3f full, %.3f exited at %.2f of %d layers",
-        *(study, student.variant.name, student.seed, found["spearman_full"], found["spearman_exit"]),
-        *(found["expected_layers"], found["depth"]),
+        *(study, student.variant.name, student.seed, figures["spearman_full"], figures["spearman_exit"]),
+        *(figures["expected_layers"], figures["depth"]),
     )
-    return found
+    return figures
 
 
 def metrics(content: dict[str, Any]) -> dict[str, Any]:

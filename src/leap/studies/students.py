@@ -48,7 +48,7 @@ def students(settings: Settings, study: str) -> tuple[list[Student], dict[str, s
     """
     block = settings.study(study)
     seeds = block.seeds or settings.seeds
-    found: list[Student] = []
+    models: list[Student] = []
     left_out: dict[str, str] = {}
     for name, own in block.variants.items():
         variant = settings.study_variant(study, name)
@@ -71,12 +71,12 @@ def students(settings: Settings, study: str) -> tuple[list[Student], dict[str, s
                 update={"exit": variant.exit.model_copy(update={"calibration": None})}
             )
             finish_model(place.student, student.model, without_calibration, sentences, [])
-            found.append(student)
-    if not found:
+            models.append(student)
+    if not models:
         raise UserError(
             f"no model of the study {study} can be had: {'; '.join(left_out.values())}; correct studies.{study}"
         )
-    return found, left_out
+    return models, left_out
 
 
 def _train(student: Student, teacher: ModelSource, sentences: Sequence[str]) -> None:

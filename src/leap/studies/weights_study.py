@@ -16,7 +16,7 @@ from leap.exits import ExitRule, LeapEncoder
 from leap.exits.forward import exit_forward, layer_forward
 from leap.exits.rules import converged
 from leap.latency.timing import PASSES, Forward, Times, cpu_timer, random_batches, speed_up, spread, time_paths
-from leap.studies.figures import Row, measured
+from leap.studies.figures import Row, measure_student
 
 
 def weights_rows(
@@ -35,7 +35,9 @@ def weights_rows(
     """
     device = "cpu" if "int8" in forms else str(model.device)  # int8 has kernels for a CPU only
     models = {name: _open(model, name, device) for name in ("fp32", *forms)}
-    taken = {name: measured(each, pairs, evaluation.nn_k, evaluation.batch_size) for name, each in models.items()}
+    taken = {
+        name: measure_student(each, pairs, evaluation.nn_k, evaluation.batch_size) for name, each in models.items()
+    }
     exact = taken["fp32"]
     leave = converged(exact.pooled, rule)
     rows: list[Row] = []

@@ -108,7 +108,7 @@ class Tracking:
         try:
             with store_errors():
                 import_mlflow(uri)
-            opened = cls(settings, uri, *_opened(uri, database, settings))
+            opened = cls(settings, uri, *_open_client(uri, database, settings))
             opened._close_left_runs()
         except StoreError as error:
             message = f"tracking.uri: MLflow at {without_passwords(uri)} cannot be used: {error}"
@@ -146,7 +146,7 @@ class Tracking:
         """Close as KILLED the runs that a dead process of this machine left open."""
         assert self.client is not None
         for run in self.find({}, "attributes.status = 'RUNNING'"):
-            if died(run.data.tags.get("leap.process", "")):
+            if has_died(run.data.tags.get("leap.process", "")):
                 self.client.set_terminated(run.info.run_id, "KILLED")
 
 
@@ -189,7 +189,7 @@ def store_errors() -> Iterator[None]:
         raise StoreError(first_line(error), getattr(error, "error_code", "")) from error
 
 
-def guarded(client: Any) -> MlflowClient:
+def guard(client: Any) -> MlflowClient:
     """Return a client whose calls raise nothing but `StoreError`."""
     return cast("MlflowClient", _Guarded(client))
 
@@ -215,7 +215,7 @@ def first_line(error: Exception) -> str:
     return without_passwords(text.splitlines()[0])[:300]
 
 
-def died(process: str) -> bool:
+def has_died(process: str) -> bool:
     """Return whether the process of a tag `leap.process` is a dead one of this machine; others cannot be asked."""
     host, _, number = process.rpartition(":")
     if host != socket.gethostname():
@@ -255,7 +255,7 @@ def locked(database: Path, purpose: str) -> Iterator[None]:
         lock.release()
 
 
-def _opened(uri: str, database: Path | None, settings: Settings) -> tuple[MlflowClient, str]:
+def _open_client(uri: str, database: Path | None, settings: Settings) -> tuple[MlflowClient, str]:
     """Return the client and the experiment's id."""
     with locked(database, "open") if database else nullcontext():
         if database and not database.exists():
@@ -263,7 +263,7 @@ def _opened(uri: str, database: Path | None, settings: Settings) -> tuple[Mlflow
         with store_errors():
             from mlflow import MlflowClient
 
-            client = guarded(MlflowClient(uri, uri))
+            client = guard(MlflowClient(uri, uri))
         place = (project_root() / ARTIFACTS).as_uri() if database else None
         experiment = _experiment(client, settings.experiment, place)
         location = experiment.artifact_location

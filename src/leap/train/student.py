@@ -50,7 +50,7 @@ def start_student(
         return _taught(settings, start.frozen, teacher_folder), None
     if not isinstance(start, ColdStart):
         folder = locate(start).folder
-        started = _fitting(_load_packed(folder, settings.layers), settings, folder)
+        started = _check_fit(_load_packed(folder, settings.layers), settings, folder)
         started.pooling = "mean"  # LEAP's vectors are means, whatever the checkpoint was made for
         return started, None
     teacher = open_model(teacher_folder).encoder
@@ -196,7 +196,7 @@ def _take_embeddings(encoder: Encoder, teacher: Encoder | ReferenceEncoder, toke
 
 
 def _grown(settings: StudentSettings, start: GrownStart, teacher_folder: Path) -> Encoder:
-    teacher = _fitting(_load_packed(teacher_folder), settings, teacher_folder)
+    teacher = _check_fit(_load_packed(teacher_folder), settings, teacher_folder)
     depth = teacher.config.layers
     if settings.layers % depth:
         raise UserError(f"student.start grows {settings.layers} layers from the teacher's {depth}: set a multiple")
@@ -215,7 +215,7 @@ def _grown(settings: StudentSettings, start: GrownStart, teacher_folder: Path) -
 def _taught(settings: StudentSettings, frozen: int, teacher_folder: Path) -> Encoder | ReferenceEncoder:
     teacher = open_model(teacher_folder).encoder
     if isinstance(teacher, Encoder):
-        encoder = _fitting(teacher, settings, teacher_folder)
+        encoder = _check_fit(teacher, settings, teacher_folder)
         if frozen:
             encoder.requires_grad_(False)
             encoder.layers[frozen:].requires_grad_(True)
@@ -244,7 +244,7 @@ def _load_packed(folder: Path, layers: int | None = None) -> Encoder:
         ) from None
 
 
-def _fitting(encoder: Encoder, settings: StudentSettings, folder: Path) -> Encoder:
+def _check_fit(encoder: Encoder, settings: StudentSettings, folder: Path) -> Encoder:
     shape = ("width", "heads", "intermediate")
     for key in ("layers", *shape) if isinstance(settings.start, TeacherStart) else shape:
         own, wanted = getattr(encoder.config, key), getattr(settings, key)

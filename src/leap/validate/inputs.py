@@ -46,7 +46,7 @@ class Asked(NamedTuple):
 
 
 class _Mistakes:
-    """What is missing, a line each; what only studies lack stops nothing."""
+    """The missing inputs, a line each; those of studies alone stop nothing."""
 
     def __init__(self) -> None:
         self._lines: list[str] = []
