@@ -11,6 +11,7 @@ import torch
 from safetensors.torch import load_file
 from tiny_models import write_folder
 
+from leap.core.project import Checkpoint
 from leap.core.settings.sources import LocalModel
 from leap.models.locate import locate
 from leap.train.teacher import build_cache
@@ -43,7 +44,10 @@ def trained(root: Path, teacher: Path, sentences: list[str], processes: int) -> 
         [*torchrun, SCRIPT, root, teacher, json.dumps(CHANGES)], capture_output=True, text=True, timeout=240
     )
     assert ended.returncode == 0, ended.stderr
-    return [json.loads(line) for line in (root / "record" / "history.jsonl").read_text().splitlines()]
+    return [
+        json.loads(line)
+        for line in (Checkpoint(root, "leap", 1).training / "history.jsonl").read_text().splitlines()
+    ]
 
 
 def test_two_gpus_train_like_one(tmp_path: Path, sentences: list[str]) -> None:
@@ -53,6 +57,8 @@ def test_two_gpus_train_like_one(tmp_path: Path, sentences: list[str]) -> None:
     assert one[-1]["step"] > 13  # so that steps were replayed
     for ours, theirs in zip(one, two, strict=True):
         assert ours["loss"] == pytest.approx(theirs["loss"], rel=0.05)
-    first, second = (load_file(tmp_path / name / "model" / "model.safetensors") for name in ("one", "two"))
+    first, second = (
+        load_file(Checkpoint(tmp_path / name, "leap", 1).student / "model.safetensors") for name in ("one", "two")
+    )
     for name in first:
         torch.testing.assert_close(first[name], second[name], atol=0.05, rtol=0.1)

@@ -8,7 +8,7 @@ import numpy as np
 from ruamel.yaml import YAML
 
 from leap.core.settings import Settings, parse_settings
-from leap.evidence.evidence_file import head
+from leap.evidence.evidence_file import head, measured_settings
 from leap.evidence.evidence_file import write_evidence as write_with_checksum
 from leap.evidence.score_table import write_scores
 from leap.models.packed_encoder import EncoderConfig
@@ -53,10 +53,12 @@ def write_evidence(
     data.parent.mkdir(exist_ok=True)
     data.write_text("a,b,1\n")
 
+    shared = head("diagnose", settings, variant, seed, checkpoint, [data], "cpu")
+
     def write(name: str, kind: str, body: dict[str, Any], change: dict[str, Any]) -> None:
         path = folder / f"{name}.json"
-        set_name = name.partition("/")[2] or None
-        opening = head(kind, settings, variant, seed, checkpoint, [data], "cpu", set_name)
+        asked = measured_settings(kind, settings, name.partition("/")[2] or None)
+        opening = {**shared, "kind": kind, "settings": asked}
         write_with_checksum(path, {**opening, **body, **change})
 
     write_tables(folder, settings, variant)

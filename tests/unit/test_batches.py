@@ -49,10 +49,10 @@ def test_by_length_covers_every_row_once_longest_first(wanted: list[int], batch_
 @given(lengths, st.data())
 def test_keep_is_packing_the_kept_rows(wanted: list[int], data: st.DataObject) -> None:
     rows = rows_of(sorted(wanted))
-    kept = data.draw(st.lists(st.booleans(), min_size=len(rows), max_size=len(rows)).filter(any), label="kept")
+    staying = data.draw(st.lists(st.booleans(), min_size=len(rows), max_size=len(rows)).filter(any), label="kept")
     states = torch.arange(sum(wanted)).float()[:, None].expand(-1, 2)
-    batch, left = pack(rows).keep(torch.tensor(kept), states)
-    expected = pack([row for row, stays in zip(rows, kept, strict=True) if stays])
+    batch, left = pack(rows).keep(torch.tensor(staying), states)
+    expected = pack([row for row, stays in zip(rows, staying, strict=True) if stays])
     assert batch.ids.equal(expected.ids)
     assert batch.positions.equal(expected.positions)
     assert batch.groups == expected.groups

@@ -173,9 +173,9 @@ def test_double_texts_and_sentences_that_repeat_the_summary_stay_out(monkeypatch
     same = docstring(
         100, body="A body that occurs twice, so that nobody could say which of them is meant by a query."
     )
-    twin = docstring(100, summary="Another summary of the same body.", body=same.sentences[1])
+    copy = docstring(100, summary="Another summary of the same body.", body=same.sentences[1])
     echo = docstring(101, body="This will compute the thing that has the number that you want to have here.")
-    items = [*(docstring(number) for number in range(13)), same, twin, echo]
+    items = [*(docstring(number) for number in range(13)), same, copy, echo]
     monkeypatch.setattr(package_collection, "read_docstrings", lambda _: items)
     with pytest.raises(UserError, match=r"retrieval.mine: 15 documents are wanted.* have 14 fit docstrings"):
         docstring_collection("mine", PACKAGES, 1)

@@ -47,9 +47,9 @@ def counted(found: GraphEncoder, name: str) -> list[tuple[object, ...]]:
     calls: list[tuple[object, ...]] = []
     method: Callable[..., object] = getattr(found, name)
 
-    def call(kept: object, *arguments: object) -> object:
+    def call(graphed: object, *arguments: object) -> object:
         calls.append(arguments)
-        return method(kept, *arguments)
+        return method(graphed, *arguments)
 
     setattr(found, name, call)
     return calls
@@ -135,9 +135,9 @@ def test_results_are_not_overwritten_by_the_next_batch(encoder: Encoder) -> None
     plan = plan_of(Fixed(3), DEPTH)
     assert plan is not None
     first, exits = result.run(batch_of([7, 8], 1), plan)
-    kept = first.clone()
+    graphed = first.clone()
     result.run(batch_of([7, 8], 2), Plan((torch.inf,) * DEPTH, 1, DEPTH))
-    assert torch.equal(first, kept)
+    assert torch.equal(first, graphed)
     assert exits.tolist() == [3, 3]
 
 
@@ -253,8 +253,8 @@ def test_the_second_time_captures_and_the_third_replays(
         torch.testing.assert_close(result.run(batch, plan)[0], wanted)
         counts.append(len(captured))
     assert counts == [0, 1, 1, 1]
-    (kept,) = result._graphed.values()
-    assert kept.clock.layer(0) == 0.5
+    (graphed,) = result._graphed.values()
+    assert graphed.clock.layer(0) == 0.5
 
 
 def test_a_warmed_bucket_captures_nothing_more(
@@ -297,5 +297,5 @@ def test_graphs_of_a_bucket_are_bounded(
         plan = plan_of(Fixed(layer), DEPTH)
         assert plan is not None
         assert result.run(batch, plan)[1].tolist() == [layer] * 4
-        (kept,) = result._graphed.values()
-        assert len(kept.calls) <= 4
+        (graphed,) = result._graphed.values()
+        assert len(graphed.calls) <= 4

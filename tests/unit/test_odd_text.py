@@ -107,10 +107,10 @@ def test_training_text(tmp_path: Path) -> None:
     assert (counts["odd"]["read"], counts["odd"]["too_short"], counts["odd"]["too_long"]) == (16, 15, 1)
     # Eight are "bi bo", since no emoji, mark or capital makes another text of it, two "bi bo bu", three nothing.
     assert (counts["long"]["too_long"], counts["long"]["duplicate"]) == (1, 10)
-    kept = pq.read_table(tmp_path / "s.parquet")["sentence"].to_pylist()
+    sampled = pq.read_table(tmp_path / "s.parquet")["sentence"].to_pylist()
     possible = {f"{case.clean} is what stands at the beginning of this".strip() for case in CASES.values()}
-    assert len(kept) == len(set(kept)) == 16 - 1 - 10
-    assert set(kept) <= possible
+    assert len(sampled) == len(set(sampled)) == 16 - 1 - 10
+    assert set(sampled) <= possible
 
 
 def test_training_text_that_is_all_alike_is_one_sentence(tmp_path: Path) -> None:

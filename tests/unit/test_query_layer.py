@@ -80,8 +80,8 @@ def test_miscoverage_holds_for_whole_lists_lost_or_kept() -> None:
     """The hardest distribution: each query keeps all of its ten documents or none."""
     generator = torch.Generator().manual_seed(1)
     demand = QueryDemand(keep=0.9, confidence=0.95)
-    kept = (torch.rand(200, 1, 300, generator=generator) < 0.9).double()
-    wrong = sum(earliest_layer(each, demand) is not None for each in kept)
+    shares = (torch.rand(200, 1, 300, generator=generator) < 0.9).double()
+    wrong = sum(earliest_layer(each, demand) is not None for each in shares)
     assert wrong <= binom.ppf(0.999, 200, 0.05)
 
 
@@ -97,8 +97,8 @@ def test_the_sequence_runs_from_deep_to_shallow_and_stops() -> None:
 def test_the_shares_are_those_of_a_search_by_hand(
     tiny_model: LeapEncoder, queries: list[str], documents: list[str]
 ) -> None:
-    kept = measure_overlap(tiny_model, queries, documents, batch_size=32)
-    assert kept.shape == (4, 120)
+    shares = measure_overlap(tiny_model, queries, documents, batch_size=32)
+    assert shares.shape == (4, 120)
 
     def ten_nearest(vectors: torch.Tensor) -> list[set[int]]:
         index = torch.from_numpy(tiny_model.encode(documents, strategy="full"))
@@ -109,7 +109,7 @@ def test_the_shares_are_those_of_a_search_by_hand(
     for layer in (1, 4):
         result = ten_nearest(tiny_model.encode(queries, strategy="fixed", layer=layer))
         expected = [len(one & other) / 10 for one, other in zip(result, full, strict=True)]
-        assert kept[layer - 1].tolist() == pytest.approx(expected)
+        assert shares[layer - 1].tolist() == pytest.approx(expected)
 
 
 def test_prompts_of_queries_and_documents_are_used(folder: Path, queries: list[str], documents: list[str]) -> None:
@@ -157,10 +157,10 @@ def test_a_copy_gets_the_rule_and_the_heads(
     assert copy.heads is not None
     assert calibrated.heads is not None
     assert copy.heads.maps.equal(calibrated.heads.maps)
-    kept = measure_overlap(copy, queries, documents, heads=copy.heads).mean(1)
-    assert [*calibrated.report["kept_by_layer"].values()] == pytest.approx(kept.tolist())
+    shares = measure_overlap(copy, queries, documents, heads=copy.heads).mean(1)
+    assert [*calibrated.report["kept_by_layer"].values()] == pytest.approx(shares.tolist())
     # A map learned on the documents keeps more at every layer than none.
-    assert (kept > measure_overlap(LeapEncoder(folder, "cpu"), queries, documents).mean(1)).all()
+    assert (shares > measure_overlap(LeapEncoder(folder, "cpu"), queries, documents).mean(1)).all()
 
 
 def test_it_is_the_same_again(folder: Path, queries: list[str], documents: list[str]) -> None:

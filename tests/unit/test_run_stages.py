@@ -61,13 +61,13 @@ def test_items_are_chosen_by_stage_variant_and_seed() -> None:
     module = loaded()
     trained = module.Item("train", {"variant": "leap", "seed": 1}, "python stages/train.py")
     shared = module.Item("extract", {}, "python stages/extract.py")
-    for wanted, kept in (
+    for wanted, chosen in (
         ({}, [trained, shared]),
         ({"stage": ["train"]}, [trained]),
         ({"variant": ["leap"], "seed": ["1", "2"]}, [trained, shared]),
         ({"seed": ["2"]}, [shared]),
     ):
-        assert [item for item in (trained, shared) if module.is_wanted(item, wanted)] == kept
+        assert [item for item in (trained, shared) if module.is_wanted(item, wanted)] == chosen
 
 
 def test_chains_share_the_devices_and_a_failure_ends_its_own_only(tmp_path: Path) -> None:

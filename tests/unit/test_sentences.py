@@ -105,9 +105,9 @@ PLANTED = [
 def test_no_evaluation_text_is_trained_on_in_any_disguise(tmp_path: Path) -> None:
     rows = [("web", plant(text)) for text in EVALUATED for plant in PLANTED]
     assert len({text for _, text in rows}) == 60
-    kept, counts = sample([*rows, *TEXTS], tmp_path / "s.parquet", evaluation=EvaluationTexts(EVALUATED))
+    sampled, counts = sample([*rows, *TEXTS], tmp_path / "s.parquet", evaluation=EvaluationTexts(EVALUATED))
     assert counts["web"]["evaluation"] == 60
-    assert sorted(kept) == sorted((text, source) for source, text in TEXTS)
+    assert sorted(sampled) == sorted((text, source) for source, text in TEXTS)
 
 
 def test_short_evaluation_texts_and_parts_of_words_are_no_reason_to_leave_a_text_out() -> None:

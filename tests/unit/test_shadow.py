@@ -60,12 +60,12 @@ def test_less_than_a_block_says_nothing() -> None:
 
 
 def test_every_pair_of_a_long_window_is_as_likely_to_be_kept() -> None:
-    kept = torch.zeros(3)
+    counts = torch.zeros(3)
     for seed in range(30):
         sample = Reservoir(1, np.random.default_rng(seed))
         for part in range(3):
             sample.add(*(torch.full((CAPACITY, 1), float(part)),) * 2)
-        kept += torch.bincount(sample._vectors[0, :, 0].long(), minlength=3)
+        counts += torch.bincount(sample._vectors[0, :, 0].long(), minlength=3)
         assert sample._vectors[0].equal(sample._vectors[1])
     # 30 x 512 draws of a third each: four standard deviations.
-    assert (kept - 5120).abs().max() < 4 * (15360 * 2 / 9) ** 0.5
+    assert (counts - 5120).abs().max() < 4 * (15360 * 2 / 9) ** 0.5

@@ -117,12 +117,12 @@ def test_gains_are_against_the_model_cut_at_the_same_depth() -> None:
 
 
 def test_kept_neighbours_computes_a_choice_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    kept = NeighbourOverlap(random_pooled(), 5)
-    first = kept(3)
+    overlaps = NeighbourOverlap(random_pooled(), 5)
+    first = overlaps(3)
     monkeypatch.setattr("leap.exits.neighbours.nearest", None)
-    assert kept(torch.full((40,), 3)).equal(first)
+    assert overlaps(torch.full((40,), 3)).equal(first)
     with pytest.raises(TypeError):
-        kept(4)
+        overlaps(4)
 
 
 def test_the_sweep_is_every_combination_without_a_forward_pass() -> None:

@@ -33,9 +33,9 @@ def test_a_cold_start_takes_the_teachers_embeddings_in_their_main_directions(tin
     torch.testing.assert_close(basis.T @ basis, torch.eye(8))
     torch.testing.assert_close(encoder.words.weight, teacher.words.weight @ basis)
     # No other 8 directions keep more of the (equally frequent) word vectors: Eckart and Young.
-    kept = (teacher.words.weight @ basis).square().sum()
+    captured = (teacher.words.weight @ basis).square().sum()
     best = torch.linalg.svdvals(teacher.words.weight)[:8].square().sum()
-    assert kept.item() == pytest.approx(best.item(), rel=1e-4)
+    assert captured.item() == pytest.approx(best.item(), rel=1e-4)
 
 
 def test_a_cold_start_depends_on_its_seed_only(tiny_folder: Path) -> None:
