@@ -134,7 +134,7 @@ def test_a_variant_is_the_shared_blocks_with_its_changes(content: Any) -> None:
     settings = parse_settings(content, "params.yaml")
     shared, plus = settings.variant("leap").loss, settings.variant("elastic").loss
     assert (shared.margin, plus.margin) == ("sigmoid", "softplus")
-    assert plus.delta == shared.delta == content["loss"]["delta"]
+    assert plus.tau == shared.tau == content["loss"]["tau"]
     with pytest.raises(UserError, match="no variant 'leap2'"):
         settings.variant("leap2")
 
