@@ -75,13 +75,7 @@ def measure_exits(
 
 
 def likeness_to_start(full: Tensor, before: Tensor, settings: EvaluationSettings) -> dict[str, Any]:
-    """The mean cosine of a retrofitted model's full depth to the model before, with its interval.
-
-    Args:
-        full: [N, D].
-        before: [N, D], of the same sentences.
-        settings: resamples and their seed.
-    """
+    """Measure the mean cosine of a retrofitted model's full depth to the model before; both [N, D]."""
     cosines = F.cosine_similarity(full.double(), before.double(), dim=-1).numpy()
     return {
         "similarity": float(cosines.mean()),

@@ -349,7 +349,7 @@ def query_scores(ranked: Ranking, qrels: Qrels, queries: list[str]) -> dict[str,
     """Score nDCG at 1, 3, 5, 10 (linear gains, log2 discount) and recall at 100 of each judged query.
 
     Args:
-        found: query id to document ids, best first; a judged query that is missing counts as 0.
+        ranked: query id to document ids, best first; a judged query that is missing counts as 0.
         qrels: query id to document id to relevance.
         queries: the judged queries, in the order of the result.
 

@@ -182,16 +182,7 @@ class Capped:
 
 
 def capped(policy: ExitPolicy, most: int | None, depth: int) -> ExitPolicy:
-    """Keep a policy within a budget of layers.
-
-    Args:
-        policy: who leaves.
-        most: the last layer that may be computed; None for no budget.
-        depth: L.
-
-    Raises:
-        ValueError: `most` is not a layer of the model.
-    """
+    """Keep a policy within a budget of `most` layers, None for no budget; ValueError if that is no layer."""
     if most is None:
         return policy
     if not 1 <= most <= depth:

@@ -14,11 +14,7 @@ def near_threshold(pooled: Tensor, rule: ExitRule, tolerance: float) -> Tensor:
     """Tell which rows, [N] bool, could leave elsewhere if every cosine moved by at most the tolerance.
 
     All other rows keep their exit layer. The mean is the share of rows to report with a half-precision run.
-
-    Args:
-        pooled: [L + 1, N, D] float32, index 0 the embedding layer.
-        rule: theta, l_min and k.
-        tolerance: of `TOLERANCE`.
+    `pooled` is [L + 1, N, D] float32, index 0 the embedding layer; `tolerance` of `TOLERANCE`.
     """
     scores = consecutive_similarity(pooled, rule.patience)
     layers = torch.arange(1, len(scores) + 1, device=pooled.device).unsqueeze(1)

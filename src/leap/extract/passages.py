@@ -16,13 +16,7 @@ _SENTENCE_ENDS = (".", "!", "?", "…")
 def add_passages(
     rows: Iterable[tuple[str, str]], settings: PassageSettings, seed: int, counts: dict[str, dict[str, int]]
 ) -> Iterator[tuple[str, str]]:
-    """Yield the rows, and among them passages of sentences that came before.
-
-    Args:
-        rows: (sentence, source) in their seeded order.
-        settings: how many passages, of how many sentences.
-        counts: by source; `passages` is counted up.
-    """
+    """Yield rows, (sentence, source) in their seeded order, and passages of those before; count `passages`."""
     least, most = settings.sentences
     generator = random.Random(seed)
     before: dict[str, deque[str]] = {}

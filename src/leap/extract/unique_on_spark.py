@@ -15,12 +15,7 @@ def unique_on_spark(
     """Yield what `unique_in_buckets` yields; a task reads and cleans a part, another sorts a bucket.
 
     Spark moves the sentences between them, into as many buckets as there are parts or cores.
-
-    Args:
-        parts: (source, text) pairs; each part can be pickled.
-        cleaning: which texts are trained on.
-        scratch: an empty folder that all workers can write.
-        counts: by source, counted up.
+    Each part can be pickled; `scratch` is an empty folder that all workers can write.
 
     Raises:
         UserError: as `spark_session`, and as reading a part.

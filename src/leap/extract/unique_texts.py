@@ -58,13 +58,8 @@ def clean_texts(
 ) -> Iterator[tuple[str, str, str]]:
     """Yield (hash, source, sentence) of the texts that may be trained on, and count the others.
 
-    Args:
-        texts: (source, text) pairs.
-        cleaning: which texts are trained on.
-        counts: by source, counted up. Of a text that is split, `split`, each sentence is read.
-
-    Yields:
-        The hash as 16 hexadecimal digits, whose order is the seeded one.
+    `texts` are (source, text) pairs, of which each sentence is read where they are split; the hash has 16
+    hexadecimal digits, whose order is the seeded one.
     """
     for source, raw in texts:
         count = counts[source]
@@ -104,11 +99,7 @@ def unique_in_buckets(
 ) -> Iterator[tuple[str, str]]:
     """Yield (sentence, source) of the unique texts in the order of their hashes; the parts' order does not matter.
 
-    Args:
-        parts: (source, text) pairs.
-        cleaning: which texts are trained on.
-        scratch: a folder for the buckets.
-        counts: by source, counted up.
+    Each part is (source, text) pairs; the buckets lie in `scratch`.
     """
     buckets = [scratch / f"bucket-{i:02d}" for i in range(BUCKETS)]
     with ExitStack() as opened:

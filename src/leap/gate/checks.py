@@ -53,12 +53,7 @@ def run_checks(
 ) -> list[CheckResult]:
     """Run every check of the settings; a star gives one result a data set, named `check.set`.
 
-    Args:
-        gate: the checks.
-        evidence: of the candidate.
-        primary_set: the pair set that `sts.<key>` speaks of.
-        rivals: evidence of the variants to compare with.
-        targets: the hardware on which latency counts; a figure of another machine fails.
+    `targets` is the hardware on which latency counts; a figure of another machine fails. The rest as of `measure`.
     """
     results = []
     named = {check.metric for check in gate.checks.values()}

@@ -46,11 +46,7 @@ def export_truncated(source: Path, layers: int, target: Path, card: str | None) 
     model has heads, becomes a Dense module. Hugging Face, sentence-transformers and text-embeddings-inference
     load it like any model.
 
-    Args:
-        source: the checkpoint's folder.
-        layers: K, how many are kept.
-        target: must not exist.
-        card: the checkpoint's card, from which the new one takes licence and origin.
+    `card` is the checkpoint's, from which the new one takes licence and origin.
 
     Raises:
         UserError: the target exists, or the model has fewer layers.
@@ -98,12 +94,7 @@ def _write_packed(source: Path, encoder: Encoder, tokenizer: Tokenizer, target: 
 
 
 def add_dense(folder: Path, head: Tensor) -> None:
-    """Make an exit head a module of the folder: the last sentence-transformers Dense, before a final Normalize.
-
-    Args:
-        folder: with modules.json.
-        head: [D, D]; a row vector p becomes p @ head.
-    """
+    """Make an exit head, [D, D], the folder's last Dense module, before a final Normalize: p becomes p @ head."""
     path = folder / "modules.json"
     modules = json.loads(path.read_text(encoding="utf-8"))
     place = len(modules) - modules[-1]["type"].endswith(".Normalize")  # behind a Dense module of the model's own

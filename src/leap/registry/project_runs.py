@@ -81,12 +81,7 @@ def log_study_now(settings: Settings, path: Path) -> None:
 
 
 def log_study(tracking: Tracking, path: Path) -> None:
-    """Log a study as a run with a nested run for every variant and seed, again when its content is another.
-
-    Args:
-        tracking: an opened store.
-        path: `studies/<study>.json`.
-    """
+    """Log studies/<study>.json as a run with one nested for each variant and seed, again when it has changed."""
     content, checksum = read_json(path, f"make study-{path.stem}"), sha256_of(path)
     name = content["study"]
     tags = {"leap.study": name, "leap.content": checksum}

@@ -19,10 +19,6 @@ def sentence_rows(rows: Sequence[dict[str, Any]] | None) -> list[dict[str, Any]]
 def wall_clock(variant: dict[str, Any], strategy: dict[str, Any]) -> str:
     """Say the median time of a sentence at the smallest batch size.
 
-    Args:
-        variant: of reports/summary.json, with `latency` and `latency_by_layer`.
-        strategy: a row of `strategies` in diagnose.json.
-
     Returns:
         "4.2 ms" where the strategy itself was timed; "about 4.2 ms" between the times of single layers; else "-".
     """

@@ -51,12 +51,7 @@ def encode_file(
     A parquet file has the columns text, vector (a list of D float32) and exit_layer; an npy file is the matrix
     [N, D] float32 alone, which `numpy.load(..., mmap_mode="r")` reads without its size in memory.
 
-    Args:
-        model: the encoder.
-        texts: what is encoded.
-        target: a file ending in .parquet or .npy.
-        batch_size: rows computed together.
-        options: other arguments of `LeapEncoder.encode`.
+    `options` are other arguments of `LeapEncoder.encode`.
 
     Returns:
         How many texts there were, and their mean exit layer.

@@ -57,7 +57,8 @@ def finish_model(
             fit_predictors(pooled for _, pooled in model.pooled_layers(training_text, BATCH_SIZE)).save(temporary)
         if wanted is not None:
             (temporary / CALIBRATION).unlink(missing_ok=True)
-            calibrated = calibrate(model, held_out, demand(wanted), batch_size=BATCH_SIZE)
+            demand = Demand(wanted.floor, wanted.risk, wanted.confidence, wanted.keep)
+            calibrated = calibrate(model, held_out, demand, batch_size=BATCH_SIZE)
             calibrated.save(temporary)
     for line in [] if calibrated is None else describe(calibrated):
         log.info("%s, calibrated: %s", target, line)
@@ -84,7 +85,3 @@ def check_held_out(sentences: Sequence[str], settings: CalibrationSettings) -> N
             f"{settings.risk} at confidence {settings.confidence} needs {least}: raise data.held_out, or set "
             "exit.calibration to null"
         )
-
-
-def demand(settings: CalibrationSettings) -> Demand:
-    return Demand(settings.floor, settings.risk, settings.confidence, settings.keep)

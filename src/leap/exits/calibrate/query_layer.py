@@ -131,9 +131,7 @@ def earliest_layer(overlaps: Tensor, demand: QueryDemand) -> int | None:
 
     The order is fixed before any query is seen, so no level is divided (fixed sequence testing).
 
-    Args:
-        overlaps: [L - 1, N] float64 in [0, 1], of layers 1 to L - 1, queries in random order.
-        demand: keep and confidence.
+    `overlaps` is [L - 1, N] float64 in [0, 1], of layers 1 to L - 1, queries in random order.
     """
     level = 1 - demand.confidence
     shown = fixed_sequence(

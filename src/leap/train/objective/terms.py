@@ -79,11 +79,9 @@ def contrastive_loss(
 
 
 def late_loss(layers: Tensor, final: Tensor) -> Tensor:
-    """L_late = mean_l (1 - cos(e^(l), e^(L)))^0.5 over the late layers.
+    """L_late = mean_l (1 - cos(e^(l), e^(L)))^0.5 over the late layers, [K, B, D].
 
-    Args:
-        layers: [K, B, D], the late layers.
-        final: [B, D], the student's last layer, with its gradient as in the paper's formula.
+    `final` is the student's last layer, [B, D], with its gradient as in the paper's formula.
     """
     gaps = (1 - F.cosine_similarity(layers, final, dim=-1)).clamp_min(0)
     return (gaps + ROOT_EPSILON).sqrt().mean()
