@@ -2,6 +2,7 @@
 
 import logging
 import random
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -36,12 +37,13 @@ def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
-def _as_quiet_as_before() -> Iterator[None]:
-    """A command that is run in this process sets the log's level, and with it whether bars are shown."""
+def _leave_the_process_as_it_was() -> Iterator[None]:
+    """A command sets the log's level, and with it whether bars are shown; MLflow puts a model's code on the path."""
     package = logging.getLogger("leap")
-    level = package.level
+    level, path = package.level, sys.path[:]
     yield
     package.setLevel(level)
+    sys.path[:] = path
 
 
 @pytest.fixture

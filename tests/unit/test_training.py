@@ -15,6 +15,7 @@ import torch
 from safetensors.torch import load_file
 from tiny_settings import tiny_variant
 
+import leap
 from leap.core.errors import UserError
 from leap.core.files import sha256_of
 from leap.core.project import Checkpoint
@@ -246,7 +247,8 @@ def test_two_processes_train_like_one_on_the_joint_batch(
     shutil.copytree(cache, root / "cache")
     (root / "sentences.txt").write_text("\n".join(sentences))
     command = [sys.executable, "-c", TORCHRUN, str(root), str(tiny_folder)]
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    support, source = Path(__file__).parents[1] / "support", Path(leap.__file__).parents[1]
+    environment = os.environ | {"PYTHONPATH": f"{source}{os.pathsep}{support}"}
     ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
     assert ended.returncode == 0, ended.stderr
     joint = Checkpoint(root, "leap", 1)
