@@ -38,7 +38,7 @@ def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def _leave_the_process_as_it_was() -> Iterator[None]:
-    """A command sets the log's level, and with it whether bars are shown; MLflow puts a model's code on the path."""
+    """A command sets the log's level, by which bars are shown; MLflow puts a model's code on the path."""
     package = logging.getLogger("leap")
     level, path = package.level, sys.path[:]
     yield
