@@ -2,10 +2,10 @@
 
     python tools/compare_runs.py ONE OTHER
 
-Compares, file by file, data/, models/, evaluations/, verdicts/ and studies/ of both: weights and data by
-their bytes, JSON by its values. Left aside: latency and what is decided by it, seconds and rates, the machine
-and the commit, checksums. The same settings, data and code on the same machine must give the same results; exit
-code 1 and the names of what differs tell where they do not.
+Compares, file by file, data/, students/, models/, evaluations/, verdicts/, metrics/ and studies/ of both:
+weights and data by their bytes, JSON by its values. Left aside: latency and what is decided by it, seconds and
+rates, the machine and the commit, checksums. The same settings, data and code on the same machine must give the
+same results; exit code 1 and the names of what differs tell where they do not.
 """
 
 import argparse
@@ -17,7 +17,7 @@ from typing import Any
 
 from leap.core.files import sha256_of
 
-FOLDERS = ("data", "models", "evaluations", "verdicts", "studies")
+FOLDERS = ("data", "students", "models", "evaluations", "verdicts", "metrics", "studies")
 # Caches that may be deleted at any time, MLflow's copies, plots and work of a study.
 SKIPPED = ("data/vectors", "data/tokens", "studies/work", "studies/plots")
 ASIDE = {

@@ -13,7 +13,7 @@ import pytest
 from temporary_repository import PROJECT, Repository
 from tiny_pipeline import TINY
 
-STAGES = "extract,cache_teacher,train,diagnose,evaluate_sts,evaluate_retrieval"
+STAGES = "extract,cache_teacher,train,calibrate,diagnose,evaluate_sts,evaluate_retrieval"
 ALONE = (
     *TINY,
     "variants={leap: {description: the paper's}}",

@@ -10,7 +10,7 @@ from typing import Any
 
 import compare_runs
 
-RESULTS = ("data", "models", "evaluations", "verdicts", "reports", "studies")
+RESULTS = ("data", "students", "models", "evaluations", "verdicts", "metrics", "reports", "studies")
 # Metrics of MLflow that are times, or made of them.
 TIMED = ("latency/", "train/sentences_per_second", "speed_up", "teacher/")
 # Great Expectations names its pages by the moment; pages and pictures of the report show times.

@@ -37,6 +37,8 @@ LENIENT = (
     "gate.checks.nn_at_10.at_least=0.1",
     "gate.checks.similarity.at_least=0.1",
     "gate.checks.retrieval.at_most=0.9",
+    "gate.checks.query_exit.at_most=0.9",
+    "gate.checks.query_speed_up.above=0.0",
     "gate.checks.quality_against_full.at_most=0.9",
     "gate.checks.quality_against_baseline.at_most=0.9",
 )

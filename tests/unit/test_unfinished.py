@@ -2,6 +2,8 @@
 
 import errno
 import os
+import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -151,6 +153,21 @@ def test_what_libraries_make_of_the_disks_answer(tmp_path: Path) -> None:
     said = storage_message(OSError(errno.EROFS, "Read-only file system", "models/x"))
     assert said is not None
     assert said.startswith("models/x cannot be read or written: Read-only file system; make it writable")
+
+
+def test_a_copy_that_does_not_fit_is_one_message(tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    source.mkdir()
+    (source / "weights").write_bytes(bytes(10_000))
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, limits[1]))
+    try:
+        message = "models/leap-1 cannot be written: File too large; raise the limit"
+        with pytest.raises(StorageError, match=message), whole_folder(tmp_path / "models" / "leap-1") as part:
+            shutil.copytree(source, part, dirs_exist_ok=True)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert list((tmp_path / "models").iterdir()) == []
 
 
 def test_an_input_that_may_not_be_read_is_not_called_the_output(tmp_path: Path) -> None:

@@ -31,6 +31,9 @@ WAYS_OUT = {
 _OF_SQLITE = {8: errno.EROFS, 10: errno.EIO, 13: errno.ENOSPC}
 # How libraries in Rust name the error within their own.
 _RUST = re.compile(r"\(os error (\d+)\)")
+# How shutil.copytree names the errors that it collects. Others than these may be of a file that it reads.
+_COPIED = re.compile(r"\[Errno (\d+)\]")
+_OF_A_COPY = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS}
 
 
 class StorageError(UserError, OSError):
@@ -75,6 +78,8 @@ def _number(error: BaseException) -> int | None:
         return error.errno
     if isinstance(error, sqlite3.Error):
         return _OF_SQLITE.get(getattr(error, "sqlite_errorcode", 0) & 0xFF)
+    if isinstance(error, shutil.Error):
+        return next((int(found) for found in _COPIED.findall(str(error)) if int(found) in _OF_A_COPY), None)
     match = _RUST.search(str(error))
     return int(match[1]) if match else None
 
