@@ -13,6 +13,7 @@ from leap.core.project import Checkpoint
 from leap.core.settings.sources import LocalModel
 from leap.core.settings.training import StudentSettings
 from leap.exits import LeapEncoder
+from leap.models.open_model import open_model
 from leap.models.packed_encoder import Encoder
 from leap.models.reference import ReferenceEncoder
 from leap.train.student import save_student, start_student
@@ -44,6 +45,20 @@ def test_a_cold_start_depends_on_its_seed_only(tiny_folder: Path) -> None:
     )
     assert torch.equal(first, again)
     assert not torch.equal(first, other)
+
+
+@pytest.mark.parametrize("architecture", ["bert", "mpnet", "modernbert"])
+def test_a_model_is_read_without_a_draw_from_the_seed(
+    architecture: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The first time it is compared with the reference, later that is remembered: a student's start must not tell.
+    monkeypatch.setenv("LEAP_CACHE", str(tmp_path / "cache"))
+    folder = write_modules(write_model(tmp_path / "model", architecture))
+    for _ in range(2):
+        torch.manual_seed(7)
+        before = torch.get_rng_state()
+        open_model(folder)
+        assert torch.equal(torch.get_rng_state(), before)
 
 
 @pytest.mark.parametrize(("order", "sources"), [("stack", [0, 1, 0, 1]), ("double", [0, 0, 1, 1])])

@@ -274,7 +274,8 @@ class Encoder(nn.Module):
                 f"{folder} has {config.layers} layers, {layers} were asked for: name 1 to {config.layers}"
             )
         kept = replace(config, layers=config.layers if layers is None else layers)
-        encoder = cls(kept, read_pooling(folder))
+        with torch.random.fork_rng(devices=[]):  # what it draws is read over: a seed's draws stay the caller's
+            encoder = cls(kept, read_pooling(folder))
         weights = read_weights(folder, kept.family)
         check_depth(weights, kept.family, config.layers, folder)
         state = from_hugging_face(weights, kept.family, kept.layers, folder)
