@@ -81,7 +81,7 @@ def _hash(text: str, seed: int = 0) -> int:
 
 
 class EvaluationTexts:
-    """The texts that are evaluated on, to be recognised in training text; as hashes, some 100 bytes each."""
+    """The texts that are evaluated on, to be recognised in training text; as hashes, some 400 bytes each."""
 
     def __init__(self, texts: Iterable[str] = ()) -> None:
         """Take in evaluation texts: each whole, and each of its sentences."""
