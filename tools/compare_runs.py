@@ -31,7 +31,8 @@ ASIDE = {
         "seconds",
         "sentences_per_second",
     ),
-    *("latency", "speed_up", "rows_per_second"),
+    *("latency", "latency_by_layer", "latency_by_threshold", "floor", "ms_p50", "rows_per_second"),
+    *("speed_up", "speed_up_ci95", "query_speed_up", "query_speed_up_ci95"),
 }
 SHOWN = 5
 

@@ -38,6 +38,18 @@ def test_times_do_not_count(projects: tuple[Path, Path]) -> None:
     assert compared >= 6
 
 
+def test_a_summarys_times_do_not_count(tmp_path: Path) -> None:
+    way = {"layers": 3, "quality": 0.5}
+    timed = [
+        {"frontier": [{**way, "ms_p50": time}], "floor": {"ms": time}, "query_speed_up_ci95": [time, time]}
+        for time in (1.0, 2.0)
+    ]
+    for name, summary in zip(("one", "other"), timed, strict=True):
+        write_json(tmp_path / f"{name}.json", summary)
+    one, other = (compare_runs.content(tmp_path / f"{name}.json") for name in ("one", "other"))
+    assert one == other == {"frontier": [way]}
+
+
 def test_a_last_digit_a_byte_and_a_missing_file_are_named(projects: tuple[Path, Path]) -> None:
     one, other = projects
     path = other / "evaluations/leap-1/diagnose.json"
