@@ -12,7 +12,7 @@ import compare_runs
 
 RESULTS = ("data", "students", "models", "evaluations", "verdicts", "metrics", "reports", "studies")
 # Metrics of MLflow that are times, or made of them.
-TIMED = ("latency/", "train/sentences_per_second", "speed_up", "teacher/")
+TIMED = ("latency/", "train/sentences_per_second", "train/seconds", "speed_up", "query_speed_up", "teacher/")
 # Great Expectations names its pages by the moment; pages and pictures of the report show times.
 OF_THE_DAY = re.compile(r"reports/(data_docs/|report\.|paper\.|plots/(latency|frontier))")
 
