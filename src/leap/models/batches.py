@@ -37,6 +37,7 @@ class Batch:
     groups: the runs of equal length, in order; none where a batch of fixed size is made for a GPU.
     offsets: [B + 1] int32 on a GPU, where each row starts and the last ends; elsewhere None.
     longest: with offsets, an upper bound of the rows' lengths.
+    bias: what an encoder adds to attention's scores, `leap.models.relative_bias`; None where it adds nothing.
     """
 
     ids: Tensor
@@ -44,6 +45,7 @@ class Batch:
     groups: tuple[Group, ...]
     offsets: Tensor | None = None
     longest: int = 0
+    bias: Tensor | None = None
 
     @property
     def rows(self) -> int:

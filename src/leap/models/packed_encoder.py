@@ -21,7 +21,7 @@ from leap.models.families import BERT, DEFAULTS, FAMILIES, Family
 from leap.models.folder import ModelFolder, UnsupportedError
 from leap.models.kernels import varlen
 from leap.models.pooling import Pooling, read_pooling
-from leap.models.relative_bias import RelativeBias
+from leap.models.relative_bias import RelativeBias, by_places
 from leap.models.walk import Visit
 from leap.models.weights import (
     check_depth,
@@ -162,11 +162,13 @@ class Layer(nn.Module):
         return _add_and_norm(states, self.down(F.gelu(self.up(states))), self.norm)
 
     def _attend(self, qkv: Tensor, batch: Batch) -> Tensor:
-        if batch.offsets is not None and self.relative is None and varlen.handles(qkv, self.heads):
-            return varlen.varlen_attention(qkv, batch.offsets, self.heads, batch.longest)
+        if (self.relative is None) != (batch.bias is None):
+            raise ValueError("a batch brings the bias along that its encoder adds (`Encoder.with_bias`)")
+        if batch.offsets is not None and varlen.handles(qkv, self.heads):
+            return varlen.varlen_attention(qkv, batch.offsets, self.heads, batch.longest, batch.bias)
         width = qkv.shape[1] // 3
         # The bias of a shorter row is the corner of the longest row's.
-        bias = self.relative(batch.groups[-1].length) if self.relative is not None else None
+        bias = None if batch.bias is None else by_places(batch.bias)
         parts = []
         for group in batch.groups:
             shape = (group.rows, group.length, 3, self.heads, width // self.heads)
@@ -208,14 +210,14 @@ class Encoder(nn.Module):
         self.types = nn.Embedding(config.token_types, config.width) if config.token_types else None
         self.norm = nn.LayerNorm(config.width, eps=config.layer_norm_eps)
         buckets = config.relative_buckets
-        relative = RelativeBias(buckets, config.heads) if buckets else None
+        relative = RelativeBias(buckets, config.heads, config.max_tokens) if buckets else None
         self.layers = nn.ModuleList(Layer(config, relative) for _ in range(config.layers))
 
     @property
     def packs(self) -> bool:
         """Tell whether it computes packed batches without groups, on a GPU in half precision."""
         heads_fit = self.config.width // self.config.heads in varlen.HEAD_SIZES
-        return heads_fit and self.pooling == "mean" and not self.config.relative_buckets
+        return heads_fit and self.pooling == "mean"
 
     @property
     def weight(self) -> Tensor:
@@ -233,6 +235,14 @@ class Encoder(nn.Module):
         device = out.device.type
         return out.to(torch.get_autocast_dtype(device)) if torch.is_autocast_enabled(device) else out
 
+    def with_bias(self, batch: Batch) -> Batch:
+        """Return a batch with the bias that all layers add to its scores, computed once; itself without one."""
+        relative = self.layers[0].relative
+        if not isinstance(relative, RelativeBias):
+            return batch
+        longest = batch.longest or max((group.length for group in batch.groups), default=1)
+        return replace(batch, bias=relative(min(longest, relative.longest)))
+
     def pool(self, states: Tensor, batch: Batch) -> Tensor:
         """Return the rows' vectors by the model's own pooling, [N, D] to [B, D] float32."""
         return first_token(states, batch) if self.pooling == "cls" else mean_pool(states, batch)
@@ -242,7 +252,7 @@ class Encoder(nn.Module):
 
         Rows are in the batch's order; index 0 is the embedding layer, index l is layer l.
         """
-        states = self.embed(batch)
+        batch, states = self.with_bias(batch), self.embed(batch)
         pooled = [self.pool(states, batch)]
         for layer in self.layers:
             states = layer(states, batch)
@@ -251,7 +261,7 @@ class Encoder(nn.Module):
 
     def walk(self, batch: Batch, visit: Visit) -> None:
         """Compute layer by layer; `leap.models.walk` says how."""
-        states = self.embed(batch)
+        batch, states = self.with_bias(batch), self.embed(batch)
         for number in range(len(self.layers) + 1):
             if number:
                 states = self.layers[number - 1](states, batch)
@@ -260,6 +270,7 @@ class Encoder(nn.Module):
                 if not stays.any():
                     return
                 batch, states = batch.keep(stays, states)
+                batch = self.with_bias(batch)
 
     @classmethod
     def load(cls, folder: Path, layers: int | None = None) -> "Encoder":

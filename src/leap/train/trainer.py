@@ -181,7 +181,10 @@ class Trainer:
         """The module, its gradients averaged over the processes where there are several."""
         if self.ranks.world == 1:
             return self.module
-        return nn.parallel.DistributedDataParallel(self.module, gradient_as_bucket_view=True)
+        # Buffers are constants, which every process makes for itself.
+        return nn.parallel.DistributedDataParallel(
+            self.module, gradient_as_bucket_view=True, broadcast_buffers=False
+        )
 
     def _read(self, terms: list[str]) -> Line:
         """The figures of the last step, once all steps since the last reading are seen to be finite."""

@@ -314,7 +314,7 @@ class GraphEncoder:
 
     def _layers(self, bucket: Bucket, number: int, first: int, last: int, plan: Plan) -> None:
         level = bucket.levels[number]
-        batch = level.batch()
+        batch = self.encoder.with_bias(level.batch())
         if first == 0:
             bucket.counters.zero_()
             bucket.epoch += 1

@@ -22,6 +22,8 @@ LONGEST_TILE_TRAINED = {16: LONGEST_TILE, 32: LONGEST_TILE}
 _WARPS = {16: 1, 32: 1, 64: 4, 128: 8, LONGEST_TILE: 8}
 # Queries at a time, of each tile that does not take all at once; with more, registers spill on sm_90.
 _QUERIES = {LONGEST_TILE: 16}
+# Queries and keys at a time of a longer row, where a bias keeps flash attention out.
+LONG_BLOCK = 64
 # Up to so many rows times heads, in inference, all rows go to the longest's tile: what that wastes on short
 # ones is less than the launches of the smaller tiles, some 2 microseconds each in every layer.
 ONE_LAUNCH = 512
@@ -38,20 +40,27 @@ def handles(qkv: Tensor, heads: int) -> bool:
     return qkv.is_cuda and half and qkv.shape[-1] // 3 // heads in HEAD_SIZES
 
 
-def varlen_attention(qkv: Tensor, offsets: Tensor, heads: int, longest: int) -> Tensor:
-    """Compute softmax(q k^T / sqrt(d)) v within each row, [N, D].
+def varlen_attention(qkv: Tensor, offsets: Tensor, heads: int, longest: int, bias: Tensor | None = None) -> Tensor:
+    """Compute softmax(q k^T / sqrt(d) + bias) v within each row, [N, D].
 
     Args:
         qkv: [N, 3 D], float16 or bfloat16, on CUDA.
         offsets: [B + 1] int32, where each row starts, and the end of the last.
         heads: of width D / heads each.
         longest: an upper bound of the rows' lengths; decides which kernels are launched.
+        bias: [heads, 2 M - 1] with M at least the longest row's length, by the key's place minus the query's,
+            which is M - 1 to the left of its column; of any floating-point type, added in float32.
     """
-    size = qkv.shape[1] // 3 // heads
-    trained = LONGEST_TILE_TRAINED.get(size, 128) if torch.is_grad_enabled() else LONGEST_TILE
+    if bias is not None:
+        return torch.ops.leap.biased_attention(qkv, bias, offsets, heads, longest)  # type: ignore[no-any-return]
+    trained = _largest_tile(qkv, heads) if torch.is_grad_enabled() else LONGEST_TILE
     if longest <= trained:
         return torch.ops.leap.short_attention(qkv, offsets, heads, longest)  # type: ignore[no-any-return]
     return _flash_attention(qkv, offsets, heads, longest)
+
+
+def _largest_tile(qkv: Tensor, heads: int) -> int:
+    return LONGEST_TILE_TRAINED.get(qkv.shape[1] // 3 // heads, 128)
 
 
 def _flash_attention(qkv: Tensor, offsets: Tensor, heads: int, longest: int) -> Tensor:
@@ -106,38 +115,97 @@ def _kernels() -> ModuleType:
     return varlen_kernels
 
 
-def _launch(kernel: Any, source: list[Tensor], out: Tensor, offsets: Tensor, heads: int, longest: int) -> None:
-    size = source[0].shape[1] // 3 // heads
+def _launch(
+    kernel: Any,
+    tensors: list[Tensor | None],
+    offsets: Tensor,
+    heads: int,
+    longest: int,
+    bias: Tensor | None = None,
+) -> int | None:
+    """Launch a kernel for each tile; return the length from which rows with a bias are left, None for no row."""
+    qkv, rows = tensors[0], len(offsets) - 1
+    assert qkv is not None
+    size = qkv.shape[1] // 3 // heads
+    middle = 0 if bias is None else bias.shape[1] // 2
+    largest = LONGEST_TILE if bias is None else _largest_tile(qkv, heads)
     low = 0
     # One program clears all idle tokens: nobody reads them where nothing is trained.
     inference = torch.is_inference_mode_enabled()
-    tokens = 0 if inference else len(out)
+    tokens = 0 if inference else len(qkv)
     for tile in TILES:
-        if tile < longest and inference and (len(offsets) - 1) * heads <= ONE_LAUNCH:
+        if tile > largest:
+            return low
+        if tile < longest and inference and rows * heads <= ONE_LAUNCH:
             continue
         per = next(per for per in (4, 3, 2, 1) if heads % per == 0) if tile <= 32 else 1
-        grid = (len(offsets), heads // per)
+        grid = (rows + 1, heads // per)
         kernel[grid](
-            *source, out, offsets, size**-0.5, len(offsets) - 1, tokens, HEADS=heads, D=size, TILE=tile,
+            *tensors, offsets, bias, middle, size**-0.5, rows, tokens, HEADS=heads, D=size, TILE=tile,
             LOW=low, PER=per, QUERIES=_QUERIES.get(tile, tile), num_warps=_WARPS[tile],
         )  # fmt: skip
         if tile >= longest:
-            break
+            return None
         low = tile
+    return low
+
+
+def _launch_long(
+    kernel: Any,
+    tensors: list[Tensor],
+    offsets: Tensor,
+    bias: Tensor,
+    heads: int,
+    blocks: int,
+    low: int,
+    *tokens: int,
+) -> None:
+    size = tensors[0].shape[1] // 3 // heads
+    kernel[len(offsets) - 1, heads, blocks](
+        *tensors, offsets, bias, bias.shape[1] // 2, size**-0.5, *tokens, HEADS=heads, D=size, BLOCK=LONG_BLOCK,
+        LOW=low, num_warps=4, num_stages=1,
+    )  # fmt: skip
 
 
 @torch.library.custom_op("leap::short_attention", mutates_args=())
 def _short_attention(qkv: Tensor, offsets: Tensor, heads: int, longest: int) -> Tensor:
     out = qkv.new_empty(len(qkv), qkv.shape[1] // 3)
-    _launch(_kernels().attention_forward, [qkv], out, offsets, heads, longest)
+    _launch(_kernels().attention_forward, [qkv, out], offsets, heads, longest)
     return out
 
 
 @torch.library.custom_op("leap::short_attention_backward", mutates_args=())
 def _short_attention_backward(qkv: Tensor, grad: Tensor, offsets: Tensor, heads: int, longest: int) -> Tensor:
     out = torch.empty_like(qkv)
-    _launch(_kernels().attention_backward, [qkv, grad.contiguous()], out, offsets, heads, longest)
+    _launch(_kernels().attention_backward, [qkv, grad.contiguous(), out, None], offsets, heads, longest)
     return out
+
+
+@torch.library.custom_op("leap::biased_attention", mutates_args=())
+def _biased_attention(qkv: Tensor, bias: Tensor, offsets: Tensor, heads: int, longest: int) -> Tensor:
+    out, bias = qkv.new_empty(len(qkv), qkv.shape[1] // 3), bias.contiguous()
+    low = _launch(_kernels().attention_forward, [qkv, out], offsets, heads, longest, bias)
+    if low is not None:
+        blocks = -(-longest // LONG_BLOCK)
+        _launch_long(_kernels().long_forward, [qkv, out], offsets, bias, heads, blocks, low)
+    return out
+
+
+@torch.library.custom_op("leap::biased_attention_backward", mutates_args=())
+def _biased_attention_backward(
+    qkv: Tensor, bias: Tensor, grad: Tensor, offsets: Tensor, heads: int, longest: int
+) -> tuple[Tensor, Tensor]:
+    grad, bias, out = grad.contiguous(), bias.contiguous(), torch.empty_like(qkv)
+    by_row = qkv.new_zeros(len(offsets) - 1, *bias.shape, dtype=torch.float32)
+    low = _launch(_kernels().attention_backward, [qkv, grad, out, by_row], offsets, heads, longest, bias)
+    if low is not None:
+        blocks, tokens = -(-longest // LONG_BLOCK), len(qkv)
+        stats = qkv.new_empty(2, tokens, heads, dtype=torch.float32)
+        kernels, common = _kernels(), (offsets, bias, heads)
+        _launch_long(kernels.long_by_query, [qkv, grad, out, stats], *common, blocks, low, tokens)
+        _launch_long(kernels.long_by_key, [qkv, grad, out, stats], *common, blocks, low, tokens)
+        _launch_long(kernels.long_by_distance, [qkv, grad, by_row, stats], *common, 2 * blocks, low, tokens)
+    return out, by_row.sum(0).to(bias.dtype)
 
 
 @torch.library.custom_op("leap::segment_mean", mutates_args=())
@@ -168,6 +236,16 @@ def _(qkv: Tensor, grad: Tensor, offsets: Tensor, heads: int, longest: int) -> T
     return torch.empty_like(qkv)
 
 
+@_biased_attention.register_fake
+def _(qkv: Tensor, bias: Tensor, offsets: Tensor, heads: int, longest: int) -> Tensor:
+    return qkv.new_empty(len(qkv), qkv.shape[1] // 3)
+
+
+@_biased_attention_backward.register_fake
+def _(qkv: Tensor, bias: Tensor, grad: Tensor, offsets: Tensor, heads: int, longest: int) -> tuple[Tensor, Tensor]:
+    return torch.empty_like(qkv), bias.new_empty(bias.shape)
+
+
 @_segment_mean.register_fake
 def _(states: Tensor, offsets: Tensor) -> Tensor:
     return states.new_empty(len(offsets) - 1, states.shape[1], dtype=torch.float32)
@@ -189,6 +267,17 @@ def _attention_gradient(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, Non
     return given, None, None, None
 
 
+def _keep_biased(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    qkv, bias, offsets, ctx.heads, ctx.longest = inputs
+    ctx.save_for_backward(qkv, bias, offsets)
+
+
+def _biased_gradient(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None, None, None]:
+    qkv, bias, offsets = ctx.saved_tensors
+    by_qkv, by_bias = torch.ops.leap.biased_attention_backward(qkv, bias, grad, offsets, ctx.heads, ctx.longest)
+    return by_qkv, by_bias, None, None, None
+
+
 def _keep_mean(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
     states, offsets = inputs
     ctx.tokens, ctx.dtype = len(states), states.dtype
@@ -201,4 +290,5 @@ def _mean_gradient(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
 
 
 _short_attention.register_autograd(_attention_gradient, setup_context=_keep_attention)
+_biased_attention.register_autograd(_biased_gradient, setup_context=_keep_biased)
 _segment_mean.register_autograd(_mean_gradient, setup_context=_keep_mean)

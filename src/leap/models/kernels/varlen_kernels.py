@@ -5,6 +5,11 @@ costs a 16 x 16 product; flash attention pads every row to 128. The largest tile
 time, or its scores would not fit in registers. Rows are sorted into tile sizes by early return: each
 size is one launch over all rows, whose grid does not depend on the batch (a CUDA graph needs that). The
 programs after the last row clear the idle tokens at the batch's end.
+
+A bias by relative position is a table [HEADS, 2 middle + 1], read at the key's place minus the query's plus
+`middle`. Its gradient is summed by distance within each row, by one program a row and head, and over the rows
+by PyTorch: no atomics, so it is the same in every run. With a bias, rows beyond the largest tile take the blocks
+of `long_forward`, of any length; without one, they are PyTorch's flash attention's.
 """
 
 import triton
@@ -22,13 +27,19 @@ def _clear(out, first, last, WIDTH: tl.constexpr):
 
 
 @triton.jit
-def attention_forward(
-    qkv, out, offsets, scale, rows, tokens, HEADS: tl.constexpr, D: tl.constexpr, TILE: tl.constexpr,
-    LOW: tl.constexpr, PER: tl.constexpr, QUERIES: tl.constexpr,
-):  # fmt: skip
-    """out = softmax(q k^T scale) v for rows of LOW < length <= TILE, QUERIES queries at a time.
+def _bias_at(bias, middle, head, apart, within):
+    """The bias of a head at distances `apart`, float32; zeros where not `within`."""
+    return tl.load(bias + head * (2 * middle + 1) + middle + apart, mask=within, other=0.0).to(tl.float32)
 
-    qkv [N, 3, HEADS, D], out [N, HEADS, D].
+
+@triton.jit
+def attention_forward(
+    qkv, out, offsets, bias, middle, scale, rows, tokens, HEADS: tl.constexpr, D: tl.constexpr,
+    TILE: tl.constexpr, LOW: tl.constexpr, PER: tl.constexpr, QUERIES: tl.constexpr,
+):  # fmt: skip
+    """out = softmax(q k^T scale + bias) v for rows of LOW < length <= TILE, QUERIES queries at a time.
+
+    qkv [N, 3, HEADS, D], out [N, HEADS, D], bias [HEADS, 2 middle + 1] or None.
     """
     row = tl.program_id(0)
     start = tl.load(offsets + row)
@@ -61,6 +72,9 @@ def attention_forward(
                 # All keys of the row are here, so this is the whole softmax: no running maximum is carried.
                 # Queries beyond the end have scores of zero, not of infinity, and are not stored.
                 scores = tl.dot(query, tl.trans(key)) * scale
+                if bias is not None:
+                    apart = token[None, :] - asking[:, None]
+                    scores += _bias_at(bias, middle, head, apart, asked & inside[None, :])
                 scores = tl.where(inside[None, :], scores, -float("inf"))
                 scores = tl.exp(scores - tl.max(scores, 1)[:, None])
                 scores = scores / tl.sum(scores, 1)[:, None]
@@ -70,12 +84,12 @@ def attention_forward(
 
 @triton.jit
 def attention_backward(
-    qkv, grad, out, offsets, scale, rows, tokens, HEADS: tl.constexpr, D: tl.constexpr, TILE: tl.constexpr,
-    LOW: tl.constexpr, PER: tl.constexpr, QUERIES: tl.constexpr,
+    qkv, grad, out, by_distance, offsets, bias, middle, scale, rows, tokens, HEADS: tl.constexpr,
+    D: tl.constexpr, TILE: tl.constexpr, LOW: tl.constexpr, PER: tl.constexpr, QUERIES: tl.constexpr,
 ):  # fmt: skip
     """The gradient of `attention_forward`, whose scores are computed again.
 
-    grad [N, HEADS, D], out [N, 3, HEADS, D].
+    grad [N, HEADS, D], out [N, 3, HEADS, D]; by_distance [B, HEADS, 2 middle + 1] float32, zeros before, or None.
     """
     row = tl.program_id(0)
     start = tl.load(offsets + row)
@@ -97,6 +111,9 @@ def attention_backward(
             # Sums over the queries' parts, in float32 until all are added.
             by_key = tl.zeros((TILE, D), tl.float32)
             by_value = tl.zeros((TILE, D), tl.float32)
+            if bias is not None:
+                ahead = tl.zeros((TILE,), tl.float32)
+                behind = tl.zeros((TILE,), tl.float32)
             for first in range(0, TILE, QUERIES):
                 asking = first + tl.arange(0, QUERIES)
                 asked = (asking < length)[:, None]
@@ -104,19 +121,213 @@ def attention_backward(
                 query = tl.load(qkv + 3 * there + head * D + column[None, :], mask=asked, other=0.0)
                 given = tl.load(grad + there + head * D + column[None, :], mask=asked, other=0.0)
                 scores = tl.dot(query, tl.trans(key)) * scale
+                if bias is not None:
+                    apart = token[None, :] - asking[:, None]
+                    scores += _bias_at(bias, middle, head, apart, asked & inside[None, :])
                 scores = tl.where(inside[None, :], scores, -float("inf"))
                 scores = tl.exp(scores - tl.max(scores, 1)[:, None])
                 scores = scores / tl.sum(scores, 1)[:, None]
                 by_score = tl.dot(given, tl.trans(value))
                 # The gradient of the softmax, row by row: P (dP - sum(P dP)); and of the scale.
-                by_score = scores * (by_score - tl.sum(scores * by_score, 1)[:, None]) * scale
-                by_score = by_score.to(query.dtype)
+                by_score = scores * (by_score - tl.sum(scores * by_score, 1)[:, None])
+                if bias is not None:
+                    # Column c of the turned rows is the key c places ahead, or TILE - c behind.
+                    turned = asking[:, None] + token[None, :]
+                    skewed = tl.gather(by_score, turned % TILE, 1)
+                    ahead += tl.sum(tl.where(turned < TILE, skewed, 0.0), 0)
+                    behind += tl.sum(tl.where(turned < TILE, 0.0, skewed), 0)
+                by_score = (by_score * scale).to(query.dtype)
                 by_query = tl.dot(by_score, key)
                 tl.store(out + 3 * there + head * D + column[None, :], by_query.to(query.dtype), mask=asked)
                 by_key += tl.dot(tl.trans(by_score), query)
                 by_value += tl.dot(tl.trans(scores.to(given.dtype)), given)
             tl.store(out + place + HEADS * D, by_key.to(key.dtype), mask=inside[:, None])
             tl.store(out + place + 2 * HEADS * D, by_value.to(key.dtype), mask=inside[:, None])
+            if bias is not None:
+                sums = by_distance + (row * HEADS + head).to(tl.int64) * (2 * middle + 1) + middle
+                tl.store(sums + token, ahead, mask=inside)
+                tl.store(sums + token - TILE, behind, mask=TILE - token < length)
+
+
+@triton.jit
+def _rows_of(source, start, place, inside, stride, D: tl.constexpr):
+    """The tokens of a row at `place`, [BLOCK, D] of a source whose tokens lie `stride` apart; others are zeros."""
+    at = source + (start + place).to(tl.int64)[:, None] * stride + tl.arange(0, D)[None, :]
+    return tl.load(at, mask=inside[:, None], other=0.0)
+
+
+@triton.jit
+def _scores(query, key, scale, bias, middle, head, asking, token, length):
+    """q k^T scale + bias, [BLOCK, BLOCK]; minus infinity for keys that are none of the row's."""
+    inside = (token >= 0) & (token < length)
+    scores = tl.dot(query, tl.trans(key)) * scale
+    within = (asking < length)[:, None] & inside[None, :]
+    scores += _bias_at(bias, middle, head, token[None, :] - asking[:, None], within)
+    return tl.where(inside[None, :], scores, -float("inf"))
+
+
+@triton.jit
+def long_forward(
+    qkv, out, offsets, bias, middle, scale, HEADS: tl.constexpr, D: tl.constexpr, BLOCK: tl.constexpr,
+    LOW: tl.constexpr,
+):  # fmt: skip
+    """`attention_forward` with a bias, for rows longer than LOW, a block of queries a program."""
+    row, head, first = tl.program_id(0), tl.program_id(1), tl.program_id(2) * BLOCK
+    start = tl.load(offsets + row)
+    length = tl.load(offsets + row + 1) - start
+    if (length > LOW) & (first < length):
+        asking = first + tl.arange(0, BLOCK)
+        source = qkv + head * D
+        query = _rows_of(source, start, asking, asking < length, 3 * HEADS * D, D)
+        top = tl.full((BLOCK,), -float("inf"), tl.float32)
+        total = tl.zeros((BLOCK,), tl.float32)
+        mixed = tl.zeros((BLOCK, D), tl.float32)
+        for other in range(0, length, BLOCK):
+            token = other + tl.arange(0, BLOCK)
+            key = _rows_of(source + HEADS * D, start, token, token < length, 3 * HEADS * D, D)
+            value = _rows_of(source + 2 * HEADS * D, start, token, token < length, 3 * HEADS * D, D)
+            scores = _scores(query, key, scale, bias, middle, head, asking, token, length)
+            # Each block has a key, so the maximum is finite.
+            higher = tl.maximum(top, tl.max(scores, 1))
+            shares = tl.exp(scores - higher[:, None])
+            before = tl.exp(top - higher)
+            total = total * before + tl.sum(shares, 1)
+            mixed = mixed * before[:, None] + tl.dot(shares.to(value.dtype), value)
+            top = higher
+        at = (start + asking).to(tl.int64)[:, None] * (HEADS * D) + head * D + tl.arange(0, D)[None, :]
+        tl.store(out + at, (mixed / total[:, None]).to(out.dtype.element_ty), mask=(asking < length)[:, None])
+
+
+@triton.jit
+def long_by_query(
+    qkv, grad, out, stats, offsets, bias, middle, scale, tokens, HEADS: tl.constexpr, D: tl.constexpr,
+    BLOCK: tl.constexpr, LOW: tl.constexpr,
+):  # fmt: skip
+    """The queries' gradient of `long_forward`, and what the other two kernels need of each query.
+
+    stats: [2, N, HEADS] float32, the logarithm of the softmax's sum, and sum(P dP).
+    """
+    row, head, first = tl.program_id(0), tl.program_id(1), tl.program_id(2) * BLOCK
+    start = tl.load(offsets + row)
+    length = tl.load(offsets + row + 1) - start
+    if (length > LOW) & (first < length):
+        asking = first + tl.arange(0, BLOCK)
+        asked = asking < length
+        source = qkv + head * D
+        query = _rows_of(source, start, asking, asked, 3 * HEADS * D, D)
+        given = _rows_of(grad + head * D, start, asking, asked, HEADS * D, D)
+        top = tl.full((BLOCK,), -float("inf"), tl.float32)
+        total = tl.zeros((BLOCK,), tl.float32)
+        product = tl.zeros((BLOCK,), tl.float32)
+        for other in range(0, length, BLOCK):
+            token = other + tl.arange(0, BLOCK)
+            key = _rows_of(source + HEADS * D, start, token, token < length, 3 * HEADS * D, D)
+            value = _rows_of(source + 2 * HEADS * D, start, token, token < length, 3 * HEADS * D, D)
+            scores = _scores(query, key, scale, bias, middle, head, asking, token, length)
+            higher = tl.maximum(top, tl.max(scores, 1))
+            shares = tl.exp(scores - higher[:, None])
+            before = tl.exp(top - higher)
+            total = total * before + tl.sum(shares, 1)
+            product = product * before + tl.sum(shares * tl.dot(given, tl.trans(value)), 1)
+            top = higher
+        level = top + tl.log(total)
+        product = product / total
+        by_query = tl.zeros((BLOCK, D), tl.float32)
+        for other in range(0, length, BLOCK):
+            token = other + tl.arange(0, BLOCK)
+            key = _rows_of(source + HEADS * D, start, token, token < length, 3 * HEADS * D, D)
+            value = _rows_of(source + 2 * HEADS * D, start, token, token < length, 3 * HEADS * D, D)
+            scores = _scores(query, key, scale, bias, middle, head, asking, token, length)
+            by_score = tl.exp(scores - level[:, None]) * (tl.dot(given, tl.trans(value)) - product[:, None])
+            by_query += tl.dot((by_score * scale).to(key.dtype), key)
+        at = (start + asking).to(tl.int64)
+        place = at[:, None] * (3 * HEADS * D) + head * D + tl.arange(0, D)[None, :]
+        tl.store(out + place, by_query.to(out.dtype.element_ty), mask=asked[:, None])
+        tl.store(stats + at * HEADS + head, level, mask=asked)
+        tl.store(stats + (tokens + at) * HEADS + head, product, mask=asked)
+
+
+@triton.jit
+def _shares(
+    query, given, key, value, stats, start, tokens, scale, bias, middle, head, asking, token, length,
+    HEADS: tl.constexpr,
+):  # fmt: skip
+    """A block of the softmax P and of the scores' gradient P (dP - sum(P dP)), zeros outside of the row."""
+    asked = asking < length
+    at = (start + asking).to(tl.int64) * HEADS + head
+    level = tl.load(stats + at, mask=asked, other=0.0)
+    product = tl.load(stats + tokens * HEADS + at, mask=asked, other=0.0)
+    scores = _scores(query, key, scale, bias, middle, head, asking, token, length)
+    shares = tl.where(asked[:, None], tl.exp(scores - level[:, None]), 0.0)
+    return shares, shares * (tl.dot(given, tl.trans(value)) - product[:, None])
+
+
+@triton.jit
+def long_by_key(
+    qkv, grad, out, stats, offsets, bias, middle, scale, tokens, HEADS: tl.constexpr, D: tl.constexpr,
+    BLOCK: tl.constexpr, LOW: tl.constexpr,
+):  # fmt: skip
+    """The keys' and values' gradients of `long_forward`, a block of keys a program."""
+    row, head, first = tl.program_id(0), tl.program_id(1), tl.program_id(2) * BLOCK
+    start = tl.load(offsets + row)
+    length = tl.load(offsets + row + 1) - start
+    if (length > LOW) & (first < length):
+        token = first + tl.arange(0, BLOCK)
+        inside = token < length
+        source = qkv + head * D
+        key = _rows_of(source + HEADS * D, start, token, inside, 3 * HEADS * D, D)
+        value = _rows_of(source + 2 * HEADS * D, start, token, inside, 3 * HEADS * D, D)
+        by_key = tl.zeros((BLOCK, D), tl.float32)
+        by_value = tl.zeros((BLOCK, D), tl.float32)
+        for other in range(0, length, BLOCK):
+            asking = other + tl.arange(0, BLOCK)
+            query = _rows_of(source, start, asking, asking < length, 3 * HEADS * D, D)
+            given = _rows_of(grad + head * D, start, asking, asking < length, HEADS * D, D)
+            shares, by_score = _shares(
+                query, given, key, value, stats, start, tokens, scale, bias, middle, head, asking, token, length,
+                HEADS,
+            )  # fmt: skip
+            by_key += tl.dot(tl.trans((by_score * scale).to(query.dtype)), query)
+            by_value += tl.dot(tl.trans(shares.to(given.dtype)), given)
+        at = (start + token).to(tl.int64)[:, None] * (3 * HEADS * D) + head * D + tl.arange(0, D)[None, :]
+        tl.store(out + at + HEADS * D, by_key.to(out.dtype.element_ty), mask=inside[:, None])
+        tl.store(out + at + 2 * HEADS * D, by_value.to(out.dtype.element_ty), mask=inside[:, None])
+
+
+@triton.jit
+def long_by_distance(
+    qkv, grad, by_distance, stats, offsets, bias, middle, scale, tokens, HEADS: tl.constexpr, D: tl.constexpr,
+    BLOCK: tl.constexpr, LOW: tl.constexpr,
+):  # fmt: skip
+    """The bias's gradient of `long_forward` within a row, BLOCK distances a program, the farthest behind first."""
+    row, head = tl.program_id(0), tl.program_id(1)
+    apart = (tl.program_id(2) - tl.num_programs(2) // 2) * BLOCK
+    start = tl.load(offsets + row)
+    length = tl.load(offsets + row + 1) - start
+    if (length > LOW) & (apart < length) & (apart + BLOCK > -length):
+        column = tl.arange(0, BLOCK)
+        source = qkv + head * D
+        sums = tl.zeros((BLOCK,), tl.float32)
+        for first in range(0, length, BLOCK):
+            asking = first + column
+            query = _rows_of(source, start, asking, asking < length, 3 * HEADS * D, D)
+            given = _rows_of(grad + head * D, start, asking, asking < length, HEADS * D, D)
+            turned = column[:, None] + column[None, :]
+            # The distances apart + column lead each query into two blocks of keys.
+            for step in range(2):
+                token = first + apart + step * BLOCK + column
+                inside = (token >= 0) & (token < length)
+                key = _rows_of(source + HEADS * D, start, token, inside, 3 * HEADS * D, D)
+                value = _rows_of(source + 2 * HEADS * D, start, token, inside, 3 * HEADS * D, D)
+                _, by_score = _shares(
+                    query, given, key, value, stats, start, tokens, scale, bias, middle, head, asking, token,
+                    length, HEADS,
+                )  # fmt: skip
+                skewed = tl.gather(by_score, turned % BLOCK, 1)
+                sums += tl.sum(tl.where(turned // BLOCK == step, skewed, 0.0), 0)
+        distance = apart + column
+        at = by_distance + (row * HEADS + head).to(tl.int64) * (2 * middle + 1) + middle + distance
+        tl.store(at, sums, mask=(distance < length) & (-distance < length))
 
 
 @triton.jit
