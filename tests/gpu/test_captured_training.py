@@ -8,7 +8,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from tiny_models import write_folder
-from tiny_settings import tiny_variant
+from tiny_settings import ADAPTIVE, tiny_variant
 
 from leap.core.errors import UserError
 from leap.core.project import Project
@@ -44,11 +44,11 @@ class Run:
             build_cache(root / "cache", locate(self.teacher), sentences, LAYERS, 32, "cuda")
         self.lines: list[dict[str, float]] = []
 
-    def train(self, on_line: Any = None, **train: Any) -> dict[str, Any]:
+    def train(self, on_line: Any = None, loss: Any = None, **train: Any) -> dict[str, Any]:
         settings = {"device": "cuda", "precision": "bf16", "epochs": 4, **train}
         note = on_line or (lambda _, line: self.lines.append(line))
         place = Project(self.root).checkpoint("tiny", 1)
-        variant = tiny_variant(train=settings, **WIDE)
+        variant = tiny_variant(train=settings, loss=loss or {}, **WIDE)
         return train_student(variant, self.teacher, 1, self.sentences, self.root / "cache", place, note)
 
     def weights(self) -> dict[str, torch.Tensor]:
@@ -74,6 +74,16 @@ def test_the_captured_step_trains_like_the_plain_one(
         assert ours["loss"] == pytest.approx(theirs["loss"], rel=0.05)
         assert ours["learning_rate"] == theirs["learning_rate"]
     assert captured.lines[-1]["loss"] < 0.9 * captured.lines[0]["loss"]
+
+
+def test_the_librarys_loss_trains_on_packed_rows_without_a_graph(
+    tmp_path: Path, teacher_folder: Path, sentences: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    run = Run(tmp_path, teacher_folder, sentences)
+    run.train(loss=ADAPTIVE)
+    assert "kernel by kernel, not compiled" in caplog.text
+    assert run.lines[-1]["loss"] < 0.9 * run.lines[0]["loss"]
 
 
 def test_an_interrupted_captured_training_goes_on(

@@ -9,23 +9,12 @@ from tiny_settings import TINY
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from leap.core.settings.training import AdaptiveLayerSettings, LayerWeights, LossSettings
-from leap.train.objective import AdaptiveLayer, LeapLoss, objective, terms
+from leap.core.settings.training import LayerWeights, LossSettings
+from leap.train.objective import LeapLoss, objective, terms
 from leap.train.objective.leap_loss import layer_weights, ramp
 
 LAYERS, ROWS, WIDTH, TEACHER_WIDTH = 4, 5, 6, 8
 STORED = [1, 2, 3, 4]
-ADAPTIVE = AdaptiveLayerSettings(
-    kind="adaptive_layer",
-    layers_per_step=1,
-    last_layer_weight=1.0,
-    prior_layers_weight=1.0,
-    kl_div_weight=1.0,
-    kl_temperature=0.3,
-    layer_weighting="uniform",
-    delta=0.3,
-    tau_c=0.15,
-)
 
 
 def loss_settings(**changes: object) -> LossSettings:
@@ -206,12 +195,11 @@ class Waits(TorchDispatchMode):
 
 
 @pytest.mark.parametrize("layer_map", ["uniform", "interpolate"])
-@pytest.mark.parametrize("kind", ["leap", "heads", "adaptive_layer"])
+@pytest.mark.parametrize("kind", ["leap", "heads"])
 def test_a_step_never_waits_for_the_device(kind: str, layer_map: str) -> None:
     ours = {"heads": True, "exit_contrast": 0.3, "exit_contrast_with": "final"} if kind == "heads" else {}
-    settings = ADAPTIVE if kind == "adaptive_layer" else loss_settings(layer_map=layer_map, **ours)
-    loss = objective(settings, LAYERS, WIDTH, TEACHER_WIDTH)
-    assert isinstance(loss, AdaptiveLayer if kind == "adaptive_layer" else LeapLoss)
+    loss = objective(loss_settings(layer_map=layer_map, **ours), LAYERS, WIDTH, TEACHER_WIDTH)
+    assert loss.captures
     pooled = vectors(LAYERS + 1, ROWS, WIDTH).requires_grad_()
     teacher, stored, progress = vectors(3, ROWS, TEACHER_WIDTH, seed=1), [0, 1, 2], torch.tensor(0.3)
     with Waits():

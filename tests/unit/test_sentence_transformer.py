@@ -161,6 +161,7 @@ def test_what_is_not_asked_for_is_not_imported() -> None:
     heavy = ["torch", "transformers", "sentence_transformers", "mlflow", "pandas", "scipy", "pyarrow"]
     shown = f"import sys; print([name for name in {heavy} if name in sys.modules])"
     assert run_python(f"import leap.cli; {shown}") == "[]"
+    assert "sentence_transformers" not in run_python(f"import leap.train.train_student; {shown}")
     assert run_python(f"from leap import LeapEncoder; {shown}") in ("['torch']", "['torch', 'transformers']")
     with pytest.raises(AttributeError, match="no attribute 'Encoder'"):
         leap.Encoder  # noqa: B018

@@ -130,7 +130,7 @@ MISTAKES = [
         {"heads": True, "heads_start": "ridge"},
         "variants.leap.loss.heads_start: ridge maps the teacher's layers to its last one, which needs",
     ),
-    (f"{ADAPTIVE}.layers_per_step", 13, f"{ADAPTIVE}.layers_per_step: 13 is above the depth"),
+    (f"{ADAPTIVE}.n_layers_per_step", 13, f"{ADAPTIVE}.n_layers_per_step: 13 is above the depth"),
 ]  # fmt: skip
 
 

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 from made_evidence import made_settings
 from made_store import enter_project
-from tiny_settings import TINY
+from tiny_settings import ADAPTIVE, TINY
 
 from leap.core.files import write_with_checksum
 from leap.core.settings import Settings
@@ -24,6 +24,7 @@ LOSSES: dict[str, dict[str, Any]] = {
     "late_alone": {"beta": 0.0, "gamma": 0.0},
     "uniform": {"layer_weights": {"early": 1.0, "late": 1.0, "final": 1.0}},
     "matryoshka": {"matryoshka": [0.5]},
+    "adaptive_layer": ADAPTIVE,
 }
 
 

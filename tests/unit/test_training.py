@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
-from tiny_settings import tiny_variant
+from tiny_settings import ADAPTIVE, tiny_variant
 
 import leap
 from leap.core.errors import UserError
@@ -230,10 +230,11 @@ from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 from train_tiny import main
 
 one = {"min_nodes": 1, "max_nodes": 1, "rdzv_backend": "c10d", "rdzv_endpoint": "localhost:0", "run_id": "tiny"}
-elastic_launch(LaunchConfig(nproc_per_node=2, start_method="fork", **one), main)(Path(sys.argv[1]), sys.argv[2])
+elastic_launch(LaunchConfig(nproc_per_node=2, start_method="fork", **one), main)(Path(sys.argv[1]), *sys.argv[2:])
 """
 
 
+@pytest.mark.parametrize("changes", [{}, {"loss": ADAPTIVE}], ids=["leap", "adaptive_layer"])
 def test_two_processes_train_like_one_on_the_joint_batch(
     tmp_path: Path,
     tiny_folder: Path,
@@ -241,12 +242,13 @@ def test_two_processes_train_like_one_on_the_joint_batch(
     cache: Path,
     sentences: list[str],
     project: Project,
+    changes: dict[str, Any],
 ) -> None:
-    project.train()
+    project.train(**changes)
     root = tmp_path / "two"
     shutil.copytree(cache, root / "cache")
     (root / "sentences.txt").write_text("\n".join(sentences))
-    command = [sys.executable, "-c", TORCHRUN, str(root), str(tiny_folder)]
+    command = [sys.executable, "-c", TORCHRUN, str(root), str(tiny_folder), json.dumps(changes)]
     support, source = Path(__file__).parents[1] / "support", Path(leap.__file__).parents[1]
     environment = os.environ | {"PYTHONPATH": f"{source}{os.pathsep}{support}"}
     ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)

@@ -53,6 +53,17 @@ TINY: dict[str, Any] = {
     },
     "exit": {"threshold": 0.95, "min_layer": 2, "patience": 1},
 }
+ADAPTIVE: dict[str, Any] = {
+    "kind": "adaptive_layer",
+    "n_layers_per_step": 1,
+    "last_layer_weight": 1.0,
+    "prior_layers_weight": 1.0,
+    "kl_div_weight": 1.0,
+    "kl_temperature": 0.3,
+    "layer_weighting": "uniform",
+    "delta": 0.3,
+    "tau_c": 0.15,
+}
 
 
 def tiny_variant(**changes: Any) -> VariantSettings:

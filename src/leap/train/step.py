@@ -11,6 +11,7 @@ from leap.core.settings.training import TrainSettings
 from leap.models.batches import Batch
 from leap.models.packed_encoder import Encoder
 from leap.models.reference import ReferenceEncoder
+from leap.train.objective import Objective
 from leap.train.teacher import Teacher, TeacherInput
 
 Update = Callable[["StepInput"], Tensor]
@@ -46,7 +47,7 @@ def _of(batch: Batch) -> list[Tensor]:
 class Distillation(nn.Module):
     """The student and its loss as one module: what is optimised, saved, and wrapped for several processes."""
 
-    def __init__(self, encoder: Encoder | ReferenceEncoder, loss: nn.Module, teacher_layers: list[int]) -> None:
+    def __init__(self, encoder: Encoder | ReferenceEncoder, loss: Objective, teacher_layers: list[int]) -> None:
         super().__init__()
         self.encoder, self.loss, self.teacher_layers = encoder, loss, teacher_layers
 

@@ -75,7 +75,8 @@ def train_student(
     text = TokenizedText.cached(cache_folder.with_name("tokens"), sentences, start.tokenizer)
     counts = text.counts(start.encoder.config.vocabulary)
     encoder, projection = start_student(variant.student, teacher.folder, counts, seed)
-    loss = objective(variant.loss, variant.student.layers, variant.student.width, cache.width, ranks.gather)
+    shape = variant.student.layers, variant.student.width, cache.width
+    loss = objective(variant.loss, *shape, ranks.gather, seed)
     if projection is not None and variant.student.width != cache.width:
         with torch.no_grad():
             loss.projection.get_parameter("weight").copy_(projection)

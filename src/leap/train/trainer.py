@@ -158,7 +158,7 @@ class Trainer:
             self._reserve()
         if log_start:
             self._log_start()
-        compiled = self.packed and self.settings.compile
+        compiled = self.packed and self.settings.compile and self.module.loss.captures
         if compiled:
             assert isinstance(self.module.encoder, Encoder)  # the reference packs nothing
             compile_layers(self.module.encoder)

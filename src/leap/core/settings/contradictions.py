@@ -56,9 +56,9 @@ def variant_contradictions(blocks: Content, ready: bool) -> list[str]:
     queries = number(blocks, "exit.query_layer")
     if queries is not None and queries > depth:
         mistakes.append(f"exit: query_layer {queries} is above the depth, student.layers {depth}")
-    drawn = number(blocks, "loss.layers_per_step")
+    drawn = number(blocks, "loss.n_layers_per_step")
     if drawn is not None and drawn > depth:
-        mistakes.append(f"loss.layers_per_step: {drawn} is above the depth, student.layers {depth}")
+        mistakes.append(f"loss.n_layers_per_step: {drawn} is above the depth, student.layers {depth}")
     return mistakes
 
 

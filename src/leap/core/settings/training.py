@@ -119,21 +119,29 @@ class LossSettings(Block):
 
 
 class AdaptiveLayerSettings(Block):
-    """sentence-transformers' AdaptiveLayerLoss, by its own names, around a distillation loss.
+    """sentence-transformers' own AdaptiveLayerLoss, its arguments by its own names, around a distillation loss.
 
-    The base loss is 1 - cos to the teacher's final vector + delta times the contrastive term.
+    The base loss is 1 - cos to the teacher's final vector (its EmbedDistillLoss) + delta L_contrast.
     """
 
     kind: Literal["adaptive_layer"]
-    # Drawn at every step in addition to the final layer; null takes all.
-    layers_per_step: int | None = Field(ge=1)
+    # Drawn at every step in addition to the final layer; -1 takes all.
+    n_layers_per_step: int = Field(ge=-1)
     last_layer_weight: Weight
     prior_layers_weight: Weight
     kl_div_weight: Weight
-    kl_temperature: Annotated[float, Field(gt=0.0)]
+    # 0 leaves the KL term out.
+    kl_temperature: Weight
     layer_weighting: Literal["uniform", "log", "linear"]
     delta: Weight
     tau_c: Annotated[float, Field(gt=0.0)]
+
+    @field_validator("n_layers_per_step")
+    @classmethod
+    def _not_zero(cls, drawn: int) -> int:
+        if drawn == 0:
+            raise ValueError("must be -1 (all layers) or at least 1")
+        return drawn
 
 
 Loss = Annotated[LossSettings | AdaptiveLayerSettings, Field(discriminator="kind")]

@@ -1,39 +1,40 @@
-"""sentence-transformers' AdaptiveLayerLoss on the same data and teacher: a rival that trains exits too."""
+"""sentence-transformers' AdaptiveLayerLoss on the same data and teacher: a rival that trains exits too.
 
-import math
+Importing this module imports sentence-transformers, which takes seconds: `objective` does so only for this loss.
+"""
+
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import Any
 
 import torch
-from torch import Tensor
-from torch.nn import functional as F
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.base.modules import Transformer
+from sentence_transformers.sentence_transformer.losses import AdaptiveLayerLoss, EmbedDistillLoss
+from sentence_transformers.sentence_transformer.modules import Normalize, Pooling
+from torch import Tensor, nn
 
 from leap.core.settings.training import AdaptiveLayerSettings
 from leap.train.objective import terms
 from leap.train.objective.objective import Gather, Objective
 
-# As many draws of layers as a training may have steps before it meets one twice in a row.
-DRAWS = 2**18
-
 
 class AdaptiveLayer(Objective):
-    """Every step trains the final layer and a few drawn ones, each also towards the final layer's vector.
+    """The library's AdaptiveLayerLoss around its EmbedDistillLoss, on the layers that our encoder has computed.
 
-    L = w_last L_base(L_s) + sum over drawn l of
-        (w_prior w(l) / n L_base(l) + w_kl T KL(softmax(e^(L_s) / T) || softmax(e^(l) / T)))
+    Every step trains the final layer and the layers that the library draws, layer 0 (the embeddings) among them;
+    their weights and the KL term towards the final layer are the library's, on vectors of length 1. The base loss
+    is that of our other students without its layer terms: 1 - cos to the teacher's final vector (EmbedDistillLoss)
+    + delta L_contrast. Source: sentence_transformers, sentence_transformer/losses/adaptive_layer.py (2DMSE,
+    arXiv 2402.14776).
 
-    with L_base = 1 - cos to the teacher's final vector + delta L_contrast: the distillation loss of our
-    students without its layer terms. Layer 0, the embeddings, is drawn like any other. Vectors are unit, as
-    after the model's last module. Source: sentence_transformers 6.2,
-    sentence_transformer/losses/adaptive_layer.py (2DMSE, arXiv 2402.14776).
-
-    Not the library's own class: it draws layers by Python's generator and calls the model once a layer, which a
-    CUDA graph cannot replay; tests/unit/test_adaptive_layer.py holds value and gradients equal to it.
-
-    The draw is a fixed table read at the place that `progress` names: the same in every process, after a
-    resume and inside a CUDA graph.
+    The library draws by Python's generator. It is seeded by the training's seed and the place in the training, so
+    that all processes draw alike and a resumed training draws as one that was not interrupted.
     """
 
-    drawn: Tensor
-    weights: Tensor
+    captures = False
 
     def __init__(
         self,
@@ -42,74 +43,75 @@ class AdaptiveLayer(Objective):
         width: int,
         teacher_width: int,
         gather: Gather | None = None,
+        seed: int = 0,
     ) -> None:
         super().__init__(layers, width, teacher_width, gather)
-        self.settings = settings
-        count = settings.layers_per_step
-        self.register_buffer("drawn", _draws(layers, layers if count is None else count), persistent=False)
-        self.register_buffer("weights", prior_weights(settings, layers), persistent=False)
+        self.seed = seed
+        modules: list[nn.Module] = [_ComputedLayers(), Pooling(width), Normalize()]
+        model = SentenceTransformer(modules=modules, device="cpu")
+        self.base = _ToTeacher(model, settings, self.projection, self.gather)
+        arguments = settings.model_dump(exclude={"kind", "delta", "tau_c"})
+        self.library = AdaptiveLayerLoss(model, self.base, **arguments)
 
     def forward(
         self, pooled: Tensor, teacher: Tensor, stored: list[int], progress: Tensor | float
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """Compute the loss of a batch; see `Objective.forward`. Terms: final, contrast, prior, kl."""
-        loss, pooled = self.settings, pooled.float()
-        target, projected = teacher[-1], self.projection(pooled).float()
-        targets = self.gather(target)
-        drawn = self.drawn.index_select(0, _row(progress, len(self.drawn), pooled.device)).view(-1)
-        final, contrast = self._base(pooled[-1], projected[-1], target, targets)
-        prior = torch.zeros((), device=pooled.device)
-        kl = torch.zeros((), device=pooled.device)
-        for layer in (drawn[place : place + 1] for place in range(len(drawn))):
-            own = pooled.index_select(0, layer)[0]
-            near, alike = self._base(own, projected.index_select(0, layer)[0], target, targets)
-            prior = prior + self.weights.index_select(0, layer)[0] * (near + loss.delta * alike)
-            kl = kl + kl_to_final(own, pooled[-1].detach(), loss.kl_temperature)
-        prior = prior / len(drawn)
-        total = (
-            loss.last_layer_weight * (final + loss.delta * contrast)
-            + loss.prior_layers_weight * prior
-            + loss.kl_div_weight * loss.kl_temperature * kl
-        )
-        parts = {"final": final, "contrast": contrast, "prior": prior, "kl": kl}
-        return total, {name: value.detach() for name, value in parts.items()}
+        """Compute the loss of a batch; see `Objective.forward`. Waits for `progress`.
 
-    def _base(self, own: Tensor, projected: Tensor, target: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-        near = terms.final_loss(projected, target)
-        if self.settings.delta == 0:
-            return near, torch.zeros_like(near)
-        return near, terms.contrastive_loss(self.gather(own), targets, self.settings.tau_c)
+        Terms: final, contrast (where delta is above 0), both of the final layer, and prior, the base loss's mean
+        over the drawn layers before their weights. The library does not show its KL term.
+        """
+        self.base.calls.clear()
+        layers = pooled.float().unsqueeze(2).unbind(0)
+        with _seeded(f"{self.seed} {float(progress)}"):
+            total: Tensor = self.library([{"all_layer_embeddings": layers}], teacher[-1])
+        (_, final), *drawn = self.base.calls
+        return total, final | {"prior": torch.stack([value for value, _ in drawn]).mean()}
 
 
-def kl_to_final(layer: Tensor, final: Tensor, temperature: float) -> Tensor:
-    """Return KL(softmax(final / T) || softmax(layer / T)) over the dimensions of unit vectors, batch mean.
+class _ComputedLayers(Transformer):
+    """The library's transformer with its layers computed before: pooled vectors, as sentences of one token."""
 
-    Both [B, D]; the caller stops the gradient of `final` (sentence-transformers#3757).
+    def __init__(self) -> None:
+        nn.Module.__init__(self)  # the library's would load a model
+        self.model = SimpleNamespace(config=SimpleNamespace(output_hidden_states=False))
+
+    def forward(self, features: dict[str, Any], **ignored: Any) -> dict[str, Any]:
+        return {**features, "token_embeddings": features["all_layer_embeddings"][-1]}
+
+
+class _ToTeacher(EmbedDistillLoss):
+    """1 - cos to the teacher's vectors, through our projection, + delta L_contrast.
+
+    calls: of every call its value and its terms, detached.
     """
-    log_layer = (F.normalize(layer, dim=-1) / temperature).log_softmax(-1)
-    return F.kl_div(log_layer, (F.normalize(final, dim=-1) / temperature).softmax(-1), reduction="batchmean")
+
+    def __init__(
+        self, model: SentenceTransformer, settings: AdaptiveLayerSettings, projection: nn.Module, gather: Gather
+    ) -> None:
+        super().__init__(model, distance_metric="cosine")
+        self.projection = projection
+        self.settings, self.gather = settings, gather
+        self.calls: list[tuple[Tensor, dict[str, Tensor]]] = []
+
+    def compute_loss_from_embeddings(self, embeddings: list[Tensor], teacher_embeddings: list[Tensor]) -> Tensor:
+        value = super().compute_loss_from_embeddings(embeddings, teacher_embeddings)
+        parts = {"final": value.detach()}
+        if self.settings.delta > 0:
+            own, target = self.gather(embeddings[0]), self.gather(teacher_embeddings[0])
+            contrast = terms.contrastive_loss(own, target, self.settings.tau_c)
+            value = value + self.settings.delta * contrast
+            parts["contrast"] = contrast.detach()
+        self.calls.append((value.detach(), parts))
+        return value
 
 
-def prior_weights(settings: AdaptiveLayerSettings, layers: int) -> Tensor:
-    """Return w(l) of the layers below the last, index 0 the embeddings, [L_s] float32."""
-    numbers = range(layers)
-    if settings.layer_weighting == "log":
-        return torch.tensor([1 / (1 + math.log(1 + layer)) for layer in numbers])
-    if settings.layer_weighting == "linear":
-        return torch.tensor([1 / (1 + layer) for layer in numbers])
-    return torch.ones(layers)
-
-
-def _draws(layers: int, count: int) -> Tensor:
-    """[DRAWS, count] layers of 0..L_s - 1, each row without repeats; all layers need but one row."""
-    if count >= layers:
-        return torch.arange(layers)[None]
-    generator = torch.Generator().manual_seed(layers)
-    return torch.rand(DRAWS, layers, generator=generator).topk(count).indices
-
-
-def _row(progress: Tensor | float, rows: int, device: torch.device) -> Tensor:
-    """The row of the table for a place in the training, [1] int64 on the device."""
-    if isinstance(progress, Tensor):
-        return (progress * rows).long().clamp_max(rows - 1).view(1)
-    return torch.tensor([min(int(progress * rows), rows - 1)], device=device)
+@contextmanager
+def _seeded(seed: str) -> Iterator[None]:
+    """Seed Python's generator within the block; the state before is set again after it."""
+    before = random.getstate()
+    random.seed(seed)
+    try:
+        yield
+    finally:
+        random.setstate(before)

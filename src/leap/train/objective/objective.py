@@ -14,9 +14,12 @@ class Objective(nn.Module):
     only; cosines between the student's own layers are taken on its own vectors. The paper leaves the
     projection's place open; docs/paper.md says why here.
 
-    A call never waits for the device and takes no branch on a tensor's value, so that a whole training step
-    can be captured in one CUDA graph: `progress` is then a 0-dim tensor on the device.
+    captures: a call never waits for the device and takes no branch on a tensor's value, so that a whole training
+        step can be captured in one CUDA graph: `progress` is then a 0-dim tensor on the device. Where it is False,
+        the trainer runs steps kernel by kernel.
     """
+
+    captures = True
 
     def __init__(self, layers: int, width: int, teacher_width: int, gather: Gather | None = None) -> None:
         """Prepare the projection.
