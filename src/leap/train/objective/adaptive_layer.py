@@ -49,7 +49,7 @@ class AdaptiveLayer(Objective):
         self.seed = seed
         modules: list[nn.Module] = [_ComputedLayers(), Pooling(width), Normalize()]
         model = SentenceTransformer(modules=modules, device="cpu")
-        self.base = _ToTeacher(model, settings, self.projection, self.gather)
+        self.base = _BaseLoss(model, settings, self.projection, self.gather)
         arguments = settings.model_dump(exclude={"kind", "delta", "tau_c"})
         self.library = AdaptiveLayerLoss(model, self.base, **arguments)
 
@@ -74,13 +74,13 @@ class _ComputedLayers(Transformer):
 
     def __init__(self) -> None:
         nn.Module.__init__(self)  # the library's would load a model
-        self.model = SimpleNamespace(config=SimpleNamespace(output_hidden_states=False))
+        self.model: Any = SimpleNamespace(config=SimpleNamespace(output_hidden_states=False))
 
     def forward(self, features: dict[str, Any], **ignored: Any) -> dict[str, Any]:
         return {**features, "token_embeddings": features["all_layer_embeddings"][-1]}
 
 
-class _ToTeacher(EmbedDistillLoss):
+class _BaseLoss(EmbedDistillLoss):
     """1 - cos to the teacher's vectors, through our projection, + delta L_contrast.
 
     calls: of every call its value and its terms, detached.
@@ -90,7 +90,7 @@ class _ToTeacher(EmbedDistillLoss):
         self, model: SentenceTransformer, settings: AdaptiveLayerSettings, projection: nn.Module, gather: Gather
     ) -> None:
         super().__init__(model, distance_metric="cosine")
-        self.projection = projection
+        self.projection: Any = projection  # the library's own would have a bias
         self.settings, self.gather = settings, gather
         self.calls: list[tuple[Tensor, dict[str, Tensor]]] = []
 
