@@ -30,9 +30,10 @@ from leap.exits.cuda.fused import STREAMS, FusedEncoder
 from leap.exits.cuda.layouts import layout_of, shapes
 from leap.exits.cuda.tiles import TileShape
 from leap.exits.forward import exit_forward, layer_forward
-from leap.exits.plan import Plan
+from leap.exits.plan import Plan, fixed_plan
 from leap.exits.precision import near_threshold
 from leap.models.batches import pack
+from leap.models.exit_heads import ExitHeads
 from leap.models.packed_encoder import Encoder
 
 pytestmark = [
@@ -89,7 +90,8 @@ def fused() -> FusedEncoder:
 @pytest.mark.parametrize("case", CASES)
 def test_every_shape_equals_the_reference(engines: tuple[FusedEncoder, Encoder, float, float], case: str) -> None:
     fused, reference, tolerance, least = engines
-    depth = fused.config.layers
+    depth, width = fused.config.layers, fused.config.width
+    heads = ExitHeads(torch.eye(width, device="cuda") + 0.1 * torch.randn(depth - 1, width, width, device="cuda"))
     for shape in shapes(fused.config):
         lengths = sorted(min(length, shape.tokens) for length in CASES[case])
         batch = batch_of(lengths)
@@ -103,9 +105,14 @@ def test_every_shape_equals_the_reference(engines: tuple[FusedEncoder, Encoder, 
             if len(lengths) > 8:
                 assert_same_exits(actual, wanted, pooled, rule, tolerance, least)
                 assert wanted[1].unique().numel() > 1
-        vectors, exits = fused.run(placed, forced_plan(3, depth))
-        assert exits.tolist() == [3] * len(lengths)
-        assert cosine(vectors, pooled[3]) >= least
+        for layer, plan in ((3, forced_plan(3, depth)), (2, fixed_plan(2, depth)), (None, plan_for(rule, depth))):
+            vectors, exits = fused.run(placed, plan)
+            if layer is not None:
+                assert exits.tolist() == [layer] * len(lengths)
+                assert cosine(vectors, pooled[layer]) >= least
+            mapped, layers = fused.run(placed, plan, heads)
+            assert torch.equal(layers, exits)
+            torch.testing.assert_close(mapped, heads.at_exits(vectors, exits), atol=1e-4, rtol=1e-4)
 
 
 @pytest.mark.parametrize(("threshold", "layer"), [(-1.0, 4), (1.01, 6), (math.inf, 6), (math.nan, 6)])

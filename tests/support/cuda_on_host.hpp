@@ -73,9 +73,11 @@ inline Four load_shared_state(const u16 *p) { return *(const Four *)p; }
 inline void load_shared_state2(const u16 *p, u32 &a, u32 &b) { a = ((const u32 *)p)[0], b = ((const u32 *)p)[1]; }
 inline u32 load_shared_state1(const u16 *p) { return *(const u32 *)p; }
 inline float load_shared_float(const float *p) { return *p; }
+inline int load_shared_exit(const long long *p) { return (int)*p; }
 inline Four load_weight(const u16 *p) { return *(const Four *)p; }
 inline void load_weight2(const u16 *p, u32 &a, u32 &b) { load_shared_state2(p, a, b); }
 inline u32 load_weight1(const u16 *p) { return *(const u32 *)p; }
+inline float load_weight_float(const float *p) { return *p; }
 inline u32 packed(float low, float high) { return _cvtss_sh(low, 0) | (u32)_cvtss_sh(high, 0) << 16; }
 inline void unpacked(u32 v, float &low, float &high) { low = _cvtsh_ss(v & 0xffff), high = _cvtsh_ss(v >> 16); }
 inline float __expf(float x) { return expf(x); }

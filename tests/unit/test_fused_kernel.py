@@ -20,6 +20,7 @@ from leap.exits.forward import exit_forward, layer_forward
 from leap.exits.plan import Plan
 from leap.exits.rules import ExitRule
 from leap.models.batches import Batch, pack
+from leap.models.exit_heads import ExitHeads
 from leap.models.packed_encoder import Encoder, EncoderConfig
 
 KERNEL = Path(__file__).parents[2] / "src/leap/exits/cuda/encoder.cu"
@@ -57,7 +58,7 @@ class HostKernel:
         self._shared_bytes = shape.shared_bytes(config)
 
     def launch(self, blocks: int, stream: int, *arguments: float) -> None:
-        packed = ctypes.create_string_buffer(ARGUMENTS.pack(*arguments), 192)
+        packed = ctypes.create_string_buffer(ARGUMENTS.pack(*arguments), ARGUMENTS.size)
         self._launch(packed, blocks, self._shared_bytes)
 
 
@@ -67,9 +68,16 @@ class OnHost:
     def __init__(self, encoder: Encoder, shape: TileShape) -> None:
         self.fused, self.shape = FusedEncoder(encoder), shape
 
-    def run(self, batch: Batch, thresholds: list[float], patience: int, stop: int) -> tuple[Tensor, Tensor]:
+    def run(
+        self,
+        batch: Batch,
+        thresholds: list[float],
+        patience: int,
+        stop: int,
+        heads: ExitHeads | None = None,
+    ) -> tuple[Tensor, Tensor]:
         placed = self.fused.place(batch, layout_of(batch.lengths.tolist(), self.shape, 1, 1))
-        return self.fused.run(placed, Plan(tuple(thresholds), patience, stop))
+        return self.fused.run(placed, Plan(tuple(thresholds), patience, stop), heads)
 
 
 def random_encoder() -> Encoder:
@@ -130,6 +138,23 @@ def test_mixed_exits_equal_the_reference_implementation(on_host: OnHost, referen
     torch.testing.assert_close(vectors, expected, atol=4e-3, rtol=0)
 
 
+@pytest.mark.parametrize(("threshold", "stop"), [(-1.0, 3), (0.5, 3), (2.0, 3), (math.inf, 2), (math.inf, 3)])
+def test_exited_rows_are_mapped_by_their_layers_heads(
+    on_host: OnHost, reference: Encoder, batch: Batch, threshold: float, stop: int
+) -> None:
+    if threshold == 0.5:  # half of the rows
+        pooled = reference(batch)
+        threshold = torch.cosine_similarity(pooled[2], pooled[1], dim=-1).sort().values[2:4].mean().item()
+    heads = ExitHeads(torch.eye(128) + 0.1 * torch.randn(2, 128, 128, generator=torch.Generator().manual_seed(3)))
+    limits = [math.inf, threshold, math.inf]
+    vectors, exits = on_host.run(batch, limits, 1, stop)
+    mapped, layers = on_host.run(batch, limits, 1, stop, heads)
+    assert layers.tolist() == exits.tolist()
+    torch.testing.assert_close(mapped, heads.at_exits(vectors, exits))
+    assert torch.equal(mapped[exits == 3], vectors[exits == 3])
+    assert not torch.isclose(mapped[exits == 2], vectors[exits == 2]).all(1).any()
+
+
 @pytest.mark.parametrize(("threshold", "layer"), [(-1.0, 2), (2.0, 3), (math.inf, 3)])
 def test_all_leave_together(
     on_host: OnHost, reference: Encoder, batch: Batch, threshold: float, layer: int
@@ -165,7 +190,7 @@ def test_the_launch_hands_over_the_arguments_as_packed(monkeypatch: pytest.Monke
     kernel = Kernel.__new__(Kernel)
     kernel._prepare(SimpleNamespace(cuLaunchCooperativeKernel=launched), 1000)
     kernel._function = None
-    numbers = (*range(1, 27), 1e-12)
+    numbers = (*range(1, 30), 1e-12)
     kernel.launch(96, 5, *numbers)
     assert seen == [ARGUMENTS.pack(*numbers)]
     with pytest.raises(RuntimeError, match="LAUNCH_FAILED"):

@@ -19,6 +19,7 @@ from leap.exits.plan import Plan
 from leap.exits.policy import Fixed, Patient
 from leap.exits.trust import LENGTHS
 from leap.models.batches import Batch, pack
+from leap.models.exit_heads import ExitHeads
 from leap.models.packed_encoder import Encoder, EncoderConfig
 
 
@@ -41,16 +42,17 @@ class MadePath:
     def takes(self, batch: Batch) -> bool:
         return batch.groups[-1].length <= 3
 
-    def run(self, batch: Batch, plan: Plan) -> tuple[Tensor, Tensor]:
+    def run(self, batch: Batch, plan: Plan, heads: ExitHeads | None) -> tuple[Tensor, Tensor]:
         self.ran.append(batch.rows)
         if self.error:
             raise self.error
-        return self.inner.run(batch, plan)
+        vectors, exits = self.inner.run(batch, plan)
+        return vectors if heads is None else heads.at_exits(vectors, exits), exits
 
     def learn(self, plan: Plan, exits: Sequence[int]) -> None:
         self.learnt += exits
 
-    def warm(self, rows: int, length: int, plan: Plan) -> None:
+    def warm(self, rows: int, length: int, plan: Plan, heads: ExitHeads | None) -> None:
         self.warmed.append((rows, length))
 
 

@@ -107,7 +107,7 @@ class Leaving:
         policy = self._policy(strategy, self.rule.changed(**exits), layer, pabee_patience)
         for rows in batch_sizes:
             for length in lengths:
-                self.paths.warm(rows, min(length, self.tokenizer.max_length), policy)
+                self.paths.warm(rows, min(length, self.tokenizer.max_length), policy, self.heads)
 
     def leave_by(
         self,

@@ -2,10 +2,9 @@
 
 import logging
 from collections.abc import Sequence
+from functools import partial
 from importlib.util import find_spec
-from statistics import median
 from threading import RLock
-from time import perf_counter
 from typing import Any, Literal, Protocol, get_args
 
 import torch
@@ -13,6 +12,7 @@ from torch import Tensor
 
 from leap.core.errors import UserError
 from leap.exits.cuda import fused, graphs
+from leap.exits.cuda.bursts import time_call
 from leap.exits.cuda.layouts import layout_of, longest_row
 from leap.exits.cuda.tiles import TileShape
 from leap.exits.forward import exit_forward
@@ -52,7 +52,7 @@ class FastPath(Protocol):
     def place(self, batch: Batch, plan: Plan) -> Any:
         """Put a batch that it takes into the form in which it computes it: `run` takes that too."""
 
-    def run(self, batch: Any, plan: Plan) -> tuple[Tensor, Tensor]:
+    def run(self, batch: Any, plan: Plan, heads: ExitHeads | None) -> tuple[Tensor, Tensor]:
         """Compute vectors [B, D] float32, not normalised, and exit layers [B] int64, counted from 1.
 
         Both are on the device, which may still be computing them.
@@ -60,6 +60,7 @@ class FastPath(Protocol):
         Args:
             batch: one that it takes, or what `place` made of it for this plan.
             plan: who leaves where.
+            heads: on the device; the vectors are mapped by them.
 
         Raises:
             RuntimeError, ImportError, OSError: it does not work here.
@@ -68,7 +69,7 @@ class FastPath(Protocol):
     def learn(self, plan: Plan, exits: Sequence[int]) -> None:
         """Learn where a batch's rows left."""
 
-    def warm(self, rows: int, length: int, plan: Plan) -> None:
+    def warm(self, rows: int, length: int, plan: Plan, heads: ExitHeads | None) -> None:
         """Prepare for batches of so many rows of this length."""
 
 
@@ -80,7 +81,7 @@ class FusedPath:
     def __init__(self, encoder: Encoder, most_tokens: int) -> None:
         self.fused = fused.FusedEncoder(encoder)
         self.most_tokens = most_tokens
-        self._trusted: set[TileShape] = set()
+        self._trusted: set[tuple[TileShape, bool]] = set()
         self._lock = RLock()
 
     def takes(self, batch: Batch) -> bool:
@@ -89,30 +90,33 @@ class FusedPath:
     def place(self, batch: Batch, plan: Plan) -> fused.Placed:
         return self.fused.place(batch)
 
-    def run(self, batch: Batch | fused.Placed, plan: Plan) -> tuple[Tensor, Tensor]:
+    def run(self, batch: Batch | fused.Placed, plan: Plan, heads: ExitHeads | None) -> tuple[Tensor, Tensor]:
         with torch.cuda.device(self.fused.device):
             placed = self.fused.place(batch) if isinstance(batch, Batch) else batch
-            self._trust(placed.layout.shape)
-            return self.fused.run(placed, plan)
+            self._trust(placed.layout.shape, heads)
+            return self.fused.run(placed, plan, heads)
 
     def learn(self, plan: Plan, exits: Sequence[int]) -> None: ...
 
-    def warm(self, rows: int, length: int, plan: Plan) -> None:
+    def warm(self, rows: int, length: int, plan: Plan, heads: ExitHeads | None) -> None:
         if length <= longest_row(self.fused.config) and rows * length <= self.most_tokens:
             with torch.cuda.device(self.fused.device):
-                self._trust(self.fused.layout((length,) * rows).shape)
+                self._trust(self.fused.layout((length,) * rows).shape, heads)
 
-    def _trust(self, shape: TileShape) -> None:
+    def _trust(self, shape: TileShape, heads: ExitHeads | None) -> None:
+        form = shape, heads is not None
         with self._lock:
-            if shape in self._trusted:
+            if form in self._trusted:
                 return
             batch = made_batch(self.fused.encoder, shape.tokens)
             layout = layout_of(batch.lengths.tolist(), shape, self.fused.processors, MEMBERS)
             placed = self.fused.place(batch, layout)
-            reason = disagreement(lambda _, plan: self.fused.run(placed, plan), self.fused.encoder, batch)
+            reason = disagreement(
+                lambda _, plan: self.fused.run(placed, plan, heads), self.fused.encoder, batch, heads=heads
+            )
             if reason:
                 raise DisagreementError(reason)
-            self._trusted.add(shape)
+            self._trusted.add(form)
 
 
 class GraphPath:
@@ -131,14 +135,15 @@ class GraphPath:
     def place(self, batch: Batch, plan: Plan) -> graphs.Placed:
         return self.graphs.place(batch, plan.patience)
 
-    def run(self, batch: Batch | graphs.Placed, plan: Plan) -> tuple[Tensor, Tensor]:
+    def run(self, batch: Batch | graphs.Placed, plan: Plan, heads: ExitHeads | None) -> tuple[Tensor, Tensor]:
         self._trust()
-        return self.graphs.run(batch, plan)
+        vectors, exits = self.graphs.run(batch, plan)
+        return vectors if heads is None else heads.at_exits(vectors, exits, plan.exits_at), exits
 
     def learn(self, plan: Plan, exits: Sequence[int]) -> None:
         self.graphs.learn(plan, exits)
 
-    def warm(self, rows: int, length: int, plan: Plan) -> None:
+    def warm(self, rows: int, length: int, plan: Plan, heads: ExitHeads | None) -> None:
         self._trust()
         if graphs.fits(rows, rows * length, length):
             self.graphs.warm(rows, length, plan)
@@ -211,9 +216,7 @@ class Paths:
             for path in self.fast:
                 if path.takes(batch):
                     try:
-                        vectors, layers = path.run(batch, plan)
-                        if heads is not None:  # before the device is waited for
-                            vectors = heads.at_exits(vectors, layers, plan.exits_at)
+                        vectors, layers = path.run(batch, plan, heads)
                         exits = layers.cpu()
                         path.learn(plan, exits.tolist())
                     except torch.OutOfMemoryError:
@@ -227,21 +230,21 @@ class Paths:
         vectors, exits = exit_forward(self.encoder, batch, policy, similarities)
         return vectors if heads is None else heads.at_exits(vectors, exits), exits
 
-    def warm(self, rows: int, length: int, policy: ExitPolicy) -> None:
-        """Compile, compare and capture what batches of so many rows of this length need."""
+    def warm(self, rows: int, length: int, policy: ExitPolicy, heads: ExitHeads | None = None) -> None:
+        """Compile, compare and capture what batches of so many rows of this length need; see `exits`."""
         plan = plan_of(policy, self.encoder.config.layers)
         if plan is None:
             return
         for path in self.fast:
             try:
-                path.warm(rows, length, plan)
+                path.warm(rows, length, plan, heads)
             except torch.OutOfMemoryError:
                 raise
             except (RuntimeError, ImportError, OSError) as error:
                 self._refuse(path, error)
-        self._set_border(rows, length, plan)
+        self._set_border(rows, length, plan, heads)
 
-    def _set_border(self, rows: int, length: int, plan: Plan) -> None:
+    def _set_border(self, rows: int, length: int, plan: Plan, heads: ExitHeads | None) -> None:
         """Time both fast paths on batches of so many rows and tokens: the faster one takes them from now on."""
         tokens = rows * length
         paths = {path.name: path for path in self.fast}
@@ -251,7 +254,9 @@ class Paths:
         batch = pack([[self.encoder.config.pad_token] * length] * rows).to(self.encoder.weight.device)
         if not fused.fits(batch, fused_path.fused.config) or not graph_path.takes(batch):
             return
-        by_kernel, by_graphs = (time_path(path, batch, plan) for path in (fused_path, graph_path))
+        by_kernel, by_graphs = (
+            time_call(partial(path.run, path.place(batch, plan), plan, heads)) for path in (fused_path, graph_path)
+        )
         if by_kernel <= by_graphs:
             fused_path.most_tokens = max(fused_path.most_tokens, tokens)
         else:
@@ -272,22 +277,6 @@ class Paths:
         if self.fast and kind not in self._warned:
             self._warned.add(kind)
             log.info("exit path: a batch runs by %s, because %s", self.eager, reason)
-
-
-def time_path(path: FastPath, batch: Batch, plan: Plan) -> float:
-    """Return the milliseconds that a path takes for a batch, calls back to back: the median of some bursts."""
-    placed = path.place(batch, plan)
-    for _ in range(3):  # plain calls, then the capture, then a replay
-        path.run(placed, plan)
-    bursts = []
-    for _ in range(5):
-        torch.cuda.synchronize()
-        start = perf_counter()
-        for _ in range(20):
-            path.run(placed, plan)
-        torch.cuda.synchronize()
-        bursts.append((perf_counter() - start) * 1000 / 20)
-    return median(bursts)
 
 
 def check_name(path: str) -> None:

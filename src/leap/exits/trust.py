@@ -1,7 +1,7 @@
 """Compares a fast path with the layer-by-layer computation before it is used: on made rows, on this machine."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -12,6 +12,7 @@ from leap.exits.plan import Plan, fixed_plan
 from leap.exits.precision import TOLERANCE, near_threshold
 from leap.exits.rules import ExitRule, consecutive_similarity
 from leap.models.batches import Batch, pack
+from leap.models.exit_heads import ExitHeads
 from leap.models.packed_encoder import Encoder
 
 # The least cosine of vectors that left at the same layer.
@@ -32,13 +33,15 @@ def made_batch(encoder: Encoder, longest: int) -> Batch:
     return pack(rows).to(encoder.words.weight.device)
 
 
-def disagreement(run: Run, encoder: Encoder, batch: Batch, times: int = 1) -> str | None:
+def disagreement(
+    run: Run, encoder: Encoder, batch: Batch, times: int = 1, heads: ExitHeads | None = None
+) -> str | None:
     """Describe what a path computes otherwise than layer by layer; None where it agrees.
 
     Compared are full depth, exits that are forced in the middle, and exits by a threshold that about half of
     the rows reach there; of a model of one layer only full depth. A row whose cosine lies within twice half
     precision's tolerance of the threshold may leave elsewhere (each side moves it once). Each comparison is made
-    `times` times: a graph is captured the second time.
+    `times` times: a graph is captured the second time. `heads` are those that the path maps its vectors by.
     """
     depth, dtype = encoder.config.layers, encoder.words.weight.dtype
     pooled = encoder(batch)
@@ -54,6 +57,8 @@ def disagreement(run: Run, encoder: Encoder, batch: Batch, times: int = 1) -> st
         plan = Plan(tuple(limits.thresholds.tolist()), limits.patience, depth)
         near = near_threshold(pooled, rule, 2 * TOLERANCE[dtype]).cpu()
         expected.append(Expected("exits by threshold", plan, *exit_forward(encoder, batch, rule), near))
+    if heads is not None:
+        expected = [replace(case, vectors=heads.at_exits(case.vectors, case.exits)) for case in expected]
     for case in expected:
         for _ in range(times):
             reason = case.difference(*run(batch, case.plan), LEAST_COSINE[dtype])

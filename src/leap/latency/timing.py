@@ -187,11 +187,10 @@ def own_paths(
         if fast is not None:
             engine = fast.name
             plans = latency_cuda.own_plans(depth, rule, monitor, cut)
-            calls = latency_cuda.placed_calls(fast, batches, plans, exits)
+            calls = latency_cuda.placed_calls(fast, batches, plans, exits, model.heads)
         calls |= latency_cuda.plain_calls(model, rule, cut, batches)
-    plan = plan_of(rule, depth)
-    leaving = [("exit", plan.exits_at if plan is not None and engine != "eager" else None), ("eager_exit", None)]
-    calls |= {name: through_heads(model, calls[name], layers) for name, layers in leaving if name in calls}
+    by_layers = ["eager_exit", *(["exit"] if engine == "eager" else [])]  # a fast path maps its vectors itself
+    calls |= {name: through_heads(model, calls[name]) for name in by_layers if name in calls}
     return {name: TimedPath(call, layers.get(name, depth)) for name, call in calls.items()}, engine
 
 
@@ -223,26 +222,23 @@ def _policy_paths(
     for name, policy in policies.items():
         plan = plan_of(policy, model.depth) if fast is not None else None
         exits = torch.stack([exit_forward(model.encoder, batch, policy)[1] for batch in batches])
-        call: Forward = partial(exit_forward, model.encoder, policy=policy)
-        layers = None
         if fast is not None and plan is not None:
-            call, layers = latency_cuda.placed_call(fast, batches, plan, exits), plan.exits_at
-        paths[name] = TimedPath(through_heads(model, call, layers), exits.double().mean().item())
+            call = latency_cuda.placed_call(fast, batches, plan, exits, model.heads)
+        else:
+            call = through_heads(model, partial(exit_forward, model.encoder, policy=policy))
+        paths[name] = TimedPath(call, exits.double().mean().item())
     return paths
 
 
-def through_heads(model: LeapEncoder, call: Forward, layers: Sequence[int] | None) -> Forward:
-    """Return a call that maps exited vectors as `encode` does, where the model has exit heads.
-
-    `layers` are those at which rows may leave, where exits stay on the device; None where the call returns them.
-    """
+def through_heads(model: LeapEncoder, call: Forward) -> Forward:
+    """Return a call that maps exited vectors as `encode` does, where the model has exit heads."""
     heads = model.heads
     if heads is None:
         return call
 
     def mapped(batch: Batch) -> tuple[Tensor, Tensor]:
         vectors, exits = call(batch)
-        return heads.at_exits(vectors, exits, layers), exits
+        return heads.at_exits(vectors, exits), exits
 
     return mapped
 

@@ -23,6 +23,7 @@ from leap.exits.forward import exit_forward, layer_forward
 from leap.exits.paths import FastPath
 from leap.exits.plan import Plan, fixed_plan, plan_of
 from leap.models.batches import Batch
+from leap.models.exit_heads import ExitHeads
 
 # A burst takes about this long, and at most so many calls.
 BURST_MS = 2.0
@@ -40,23 +41,28 @@ def fast_path(model: LeapEncoder, batches: Sequence[Batch]) -> FastPath | None:
 
 
 def placed_calls(
-    path: FastPath, batches: Sequence[Batch], plans: dict[str, Plan], exits: Tensor
+    path: FastPath, batches: Sequence[Batch], plans: dict[str, Plan], exits: Tensor, heads: ExitHeads | None
 ) -> dict[str, Forward]:
     """Return a fast path's calls by name, with the batches placed and the path used to such traffic.
 
-    `exits` [batches, B] int64 are where rows leave by the plan named `exit`; by the others all leave at the stop.
+    `exits` [batches, B] int64 are where rows leave by the plan named `exit`, through the heads; by the others all
+    leave at the stop, as they are.
     """
     return {
-        name: placed_call(path, batches, plan, exits if name == "exit" else torch.full_like(exits, plan.stop))
+        name: placed_call(path, batches, plan, exits, heads)
+        if name == "exit"
+        else placed_call(path, batches, plan, torch.full_like(exits, plan.stop), None)
         for name, plan in plans.items()
     }
 
 
-def placed_call(path: FastPath, batches: Sequence[Batch], plan: Plan, exits: Tensor) -> Forward:
+def placed_call(
+    path: FastPath, batches: Sequence[Batch], plan: Plan, exits: Tensor, heads: ExitHeads | None
+) -> Forward:
     for row in islice(cycle(exits), TRAFFIC_BATCHES):
         path.learn(plan, row.tolist())
     placed = {id(batch): path.place(batch, plan) for batch in batches}
-    return lambda batch: path.run(placed[id(batch)], plan)
+    return lambda batch: path.run(placed[id(batch)], plan, heads)
 
 
 def own_plans(depth: int, rule: ExitRule, monitor: ExitRule, cut: int) -> dict[str, Plan]:

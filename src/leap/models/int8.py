@@ -25,12 +25,12 @@ class Int8Linear(nn.Module):
         super().__init__()
         self.packed_bytes = linear.weight.numel()
         self.register_buffer("bias", linear.bias.detach().clone())
-        self._pack = _pack(linear.weight.detach())
+        self._packed = _pack(linear.weight.detach())
 
     def forward(self, states: Tensor) -> Tensor:
         scales = states.abs().amax(1, keepdim=True).clamp_min_(1e-12)
         product = torch.ops.quantized.linear_with_input_q_dq_qweight_dq_output_fp32(
-            states / scales, 1 / INPUT_RANGE, INPUT_ZERO, self._pack
+            states / scales, 1 / INPUT_RANGE, INPUT_ZERO, self._packed
         )
         return torch.addcmul(self.bias, product, scales)
 

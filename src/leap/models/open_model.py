@@ -82,10 +82,7 @@ def open_model(folder: Path, max_length: int | None = None) -> OpenModel:
     Raises:
         UserError: it is damaged, or neither way computes it.
     """
-    with torch.random.fork_rng(
-        devices=[]
-    ):  # modules draw weights that are read over: a seed's draws stay the caller's
-        opened = _open(folder)
+    opened = _open(folder)
     if max_length is not None:
         opened.tokenizer.max_length = min(max_length, opened.encoder.config.max_tokens)
     return opened

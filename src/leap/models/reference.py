@@ -98,7 +98,8 @@ class ReferenceEncoder(nn.Module):
         """
         super().__init__()
         self.folder = folder
-        self.model = open_reference(folder, layers)
+        with torch.random.fork_rng(devices=[]):  # what it draws is read over: a seed's draws stay the caller's
+            self.model = open_reference(folder, layers)
         modules = list(self.model)
         self.normalizes = type(modules[-1]).__name__ == "Normalize"
         self.transformer = modules[0]

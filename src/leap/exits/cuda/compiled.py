@@ -22,8 +22,8 @@ from leap.models.packed_encoder import EncoderConfig
 
 log = logging.getLogger(__name__)
 
-# The fields of encoder.cu's Arguments: 20 pointers, 6 numbers, epsilon.
-ARGUMENTS = struct.Struct("<20Q6if")
+# The fields of encoder.cu's Arguments: 22 pointers, 7 numbers, epsilon.
+ARGUMENTS = struct.Struct("<22Q7if")
 
 
 class Kernel:

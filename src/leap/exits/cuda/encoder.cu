@@ -45,7 +45,7 @@ constexpr float NOTHING = -3e38f;  // a score whose exponential is zero
 // Registers for weights that are fetched before a wait; tiles of many tokens need them for sums.
 constexpr int PREFETCH = MT == 1 ? 96 : MT == 2 ? 48 : 32;
 
-// In the order of leap.exits.cuda.compiled.ARGUMENTS, which packs them: 20 pointers, 6 numbers, epsilon.
+// In the order of leap.exits.cuda.compiled.ARGUMENTS, which packs them: 22 pointers, 7 numbers, epsilon.
 struct Arguments {
     const long long *ids, *positions;  // [N]
     const int *starts, *tile_rows;     // [B + 1] first tokens; [tiles + 1] first rows
@@ -54,12 +54,14 @@ struct Arguments {
     const u16 *words, *places, *types;
     const u16 *norms;    // [L + 1, 2, D]; index 0 is the embeddings'
     const u16 *weights;  // [L, numbers of a layer]
+    const float *maps;   // [heads, D, D], of layer 1 and on
     u16 *states, *middle, *normed, *attended, *wide;  // [tokens, D or F]
     float *recent;       // [patience + 1, B, D], the last pooled vectors
     u64 *counters;       // 16 a group, zero between launches
-    float *vectors;      // [B, D]
+    float *vectors;      // [B, D], pooled
+    float *mapped;       // [B, D], the vectors through the exit heads; untouched where there are none
     long long *exits;    // [B]
-    int patience, rows, tiles, groups, members, stop;
+    int patience, rows, tiles, groups, members, stop, heads;
     float eps;
 };
 
@@ -100,6 +102,11 @@ DEVICE float load_shared_float(const float *p) {
     asm volatile("ld.global.cg.f32 %0, [%1];" : "=f"(v) : "l"(p));
     return v;
 }
+DEVICE int load_shared_exit(const long long *p) {
+    long long v;
+    asm volatile("ld.global.cg.s64 %0, [%1];" : "=l"(v) : "l"(p));
+    return (int)v;
+}
 // Weights never change, so the read-only path (nc) may be taken; each is read once a block, so keeping it in the first
 // level would only drive something else out.
 DEVICE Four load_weight(const u16 *p) {
@@ -115,6 +122,12 @@ DEVICE void load_weight2(const u16 *p, u32 &a, u32 &b) {
 DEVICE u32 load_weight1(const u16 *p) {
     u32 v;
     asm volatile("ld.global.nc.u32 %0, [%1];" : "=r"(v) : "l"(p));
+    return v;
+}
+// Kept in the first level, unlike load_weight's: rows of a tile that left at one layer read the same numbers.
+DEVICE float load_weight_float(const float *p) {
+    float v;
+    asm volatile("ld.global.nc.f32 %0, [%1];" : "=f"(v) : "l"(p));
     return v;
 }
 // Two floats rounded to half precision in one register, `low` in its lower half. PTX names the upper half first.
@@ -487,6 +500,51 @@ DEVICE int judge(const Arguments &g, const Tile &t, Notes &notes, int layer, boo
     return count_block(stays);
 }
 
+// ---- Exit heads ----
+
+// Maps the tile's pooled vectors by the heads of the layers at which their rows left, a row vector times [D, D] in
+// float32. The last layer has no head: its vector is copied. Called when every block of the group sees `vectors` and
+// `exits`, and nobody needs what lies in shared memory.
+//
+// The group's blocks share the columns, 8 at a time (32 bytes, what memory moves at least); a block's threads share
+// the inner dimension, so that a single row has loads of all threads on their way at once.
+DEVICE void map_exits(const Arguments &g, const Tile &t, int rank) {
+    constexpr int COLUMNS = 8, SLICES = THREADS / COLUMNS;
+    float *sums = (float *)shared;  // [WARPS, MOST_ROWS, COLUMNS]
+    int column = t.thread % COLUMNS, slice = t.thread / COLUMNS, warp = t.thread >> 5, lane = t.thread & 31;
+    for (int first = rank * COLUMNS; first < D; first += g.members * COLUMNS) {
+        for (int row = 0; row < t.rows; ++row) {
+            int layer = load_shared_exit(g.exits + t.row + row);
+            const float *vector = g.vectors + (long long)(t.row + row) * D;
+            float sum = 0;
+            if (layer <= g.heads) {
+                const float *map = g.maps + (long long)(layer - 1) * D * D + first + column;
+                UNROLL
+                for (int i = 0; i < D / SLICES; ++i) {
+                    int k = i * SLICES + slice;
+                    sum += load_shared_float(vector + k) * load_weight_float(map + (long long)k * D);
+                }
+            }
+            // A warp's 4 slices of a column lie 8 lanes apart.
+            sum += from_lane(sum, 8);
+            sum += from_lane(sum, 16);
+            if (lane < COLUMNS) sums[(warp * MOST_ROWS + row) * COLUMNS + column] = sum;
+        }
+        wait_block();
+        for (int place = t.thread; place < t.rows * COLUMNS; place += THREADS) {
+            int row = place / COLUMNS;
+            long long out = (long long)(t.row + row) * D + first + column;
+            float total = 0;
+            // In the warps' order, so that a row's vector is the same bits each time.
+            UNROLL
+            for (int part = 0; part < WARPS; ++part) total += sums[(part * MOST_ROWS + row) * COLUMNS + column];
+            g.mapped[out] = load_shared_exit(g.exits + t.row + row) <= g.heads ? total : load_shared_float(g.vectors + out);
+        }
+        // The next columns' sums take the same place.
+        wait_block();
+    }
+}
+
 // ---- Steps ----
 
 // Attention of one head: a warp for 16 queries. q, k [TOKENS, HEAD + 8], v [HEAD, TOKENS + 8].
@@ -822,6 +880,12 @@ KERNEL encode(const Arguments g) {
                 pool(g, t, notes, tile, g.stop, false, true);
                 if (t.thread < t.rows && notes.left_at[t.thread] == 0) g.exits[t.row + t.thread] = g.stop;
             }
+        }
+        if (g.heads) {
+            // Where the tile's last row left at a test, the meeting at which all learned of it came after block 0's
+            // writes.
+            if (!left) target += g.members, meet(notes, counter, target, 0);
+            map_exits(g, t, rank);
         }
     }
     // The last block of a group to end leaves the counters as it found them, for the next launch. A memset by

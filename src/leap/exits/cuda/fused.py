@@ -16,6 +16,7 @@ from leap.exits.cuda.layouts import choose_layout, longest_row, shapes
 from leap.exits.cuda.tiles import Layout, TileShape
 from leap.exits.plan import Plan, fixed_plan
 from leap.models.batches import Batch
+from leap.models.exit_heads import ExitHeads
 from leap.models.kernels.varlen import power_of_two
 from leap.models.packed_encoder import Encoder, EncoderConfig, Layer
 
@@ -113,11 +114,13 @@ class FusedEncoder:
             with self._lock:
                 self._kernel(shape)
 
-    def run(self, batch: Batch | Placed, plan: Plan) -> tuple[Tensor, Tensor]:
+    def run(self, batch: Batch | Placed, plan: Plan, heads: ExitHeads | None = None) -> tuple[Tensor, Tensor]:
         """Compute the rows' vectors where the plan lets them leave, as `leap.exits.paths.FastPath.run`."""
         placed = self.place(batch) if isinstance(batch, Batch) else batch
         layout = placed.layout
-        vectors = torch.empty(placed.rows, self.config.width, device=self.device)
+        # At full depth there is no head.
+        maps = heads.maps if heads is not None and plan.exits_at[0] < self.config.layers else None
+        vectors, mapped = torch.empty(2, placed.rows, self.config.width, device=self.device)
         exits = torch.empty(placed.rows, dtype=torch.int64, device=self.device)
         stream = torch.cuda.current_stream(self.device).cuda_stream
         with self._lock:
@@ -133,8 +136,10 @@ class FusedEncoder:
                 placed.table.data_ptr() + 4 * (placed.rows + 1),
                 *(tensor.data_ptr() for tensor in numbers),
                 *self._tables,
+                0 if maps is None else maps.data_ptr(),
                 *(buffer.data_ptr() for buffer in work.values()),
                 vectors.data_ptr(),
+                mapped.data_ptr(),
                 exits.data_ptr(),
                 plan.patience,
                 placed.rows,
@@ -142,9 +147,10 @@ class FusedEncoder:
                 layout.groups,
                 layout.members,
                 plan.stop,
+                0 if maps is None else len(maps),
                 self.config.layer_norm_eps,
             )
-        return vectors, exits
+        return vectors if maps is None else mapped, exits
 
     def _kernel(self, shape: TileShape) -> Kernel:
         if shape not in self._kernels:

@@ -17,7 +17,6 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import combinations, pairwise
-from statistics import median
 from threading import Lock
 from typing import Any
 
@@ -25,6 +24,7 @@ import torch
 from torch import Tensor
 
 from leap.exits.cuda.buckets import MOST_ROWS, MOST_TOKENS, Bucket, Shape, numbers_of, shape_of
+from leap.exits.cuda.bursts import time_call
 from leap.exits.cuda.conditional import conditions
 from leap.exits.cuda.exit_steps import LAST, exit_step, move_step
 from leap.exits.cuda.schedule import Clock, Costs, Schedule, Traffic
@@ -387,21 +387,6 @@ class GraphEncoder:
     def _wait(self) -> None:
         if self.on_card:
             torch.cuda.synchronize(self.device)
-
-
-def time_call(call: Call) -> float:
-    """Return the milliseconds of a call on the card, back to back: the median of some bursts."""
-    for _ in range(12):  # plain, captured, and as often as a clock takes times
-        call()
-    bursts = []
-    for _ in range(5):
-        torch.cuda.synchronize()
-        start = time.perf_counter()
-        for _ in range(20):
-            call()
-        torch.cuda.synchronize()
-        bursts.append((time.perf_counter() - start) * 1000 / 20)
-    return median(bursts)
 
 
 def warm_stretches(plan: Plan, levels: int) -> Iterator[tuple[int, int, int]]:
