@@ -19,16 +19,26 @@ KINDS = {"float16": (torch.float16, 2e-3, 0.9999), "bfloat16": (torch.bfloat16, 
 MOST_NEAR = 0.85
 
 
-def random_encoder(layers: int, width: int, heads: int, device: str = "cuda") -> Encoder:
-    """The same weights at every call, float32."""
+def random_encoder(
+    layers: int, width: int, heads: int, device: str = "cuda", relative_buckets: int = 0
+) -> Encoder:
+    """The same weights at every call, float32; a bias by relative position is strong enough to be missed."""
     torch.manual_seed(0)
-    config = EncoderConfig(layers, width, heads, 4 * width, vocabulary=VOCABULARY, positions=256)
+    config = EncoderConfig(
+        *(layers, width, heads, 4 * width),
+        vocabulary=VOCABULARY,
+        positions=256,
+        relative_buckets=relative_buckets,
+    )
     encoder = Encoder(config).eval().requires_grad_(False)
     for parameter in encoder.parameters():
         if parameter.ndim > 1:
             parameter.data.normal_(0, 0.05)
         else:
             parameter.data += torch.randn_like(parameter) * 0.05
+    for name, parameter in encoder.named_parameters():
+        if name.endswith("relative.table.weight"):
+            parameter.data.normal_(0, 1)
     return encoder.to(device)
 
 

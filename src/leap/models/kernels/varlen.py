@@ -20,9 +20,11 @@ HEAD_SIZES = (16, 32, 64, 128)
 # The largest tile's gradient holds for heads up to this wide: at 64 it was 4 % off on an H200.
 LONGEST_TILE_TRAINED = {16: LONGEST_TILE, 32: LONGEST_TILE}
 _WARPS = {16: 1, 32: 1, 64: 4, 128: 8, LONGEST_TILE: 8}
+# One warp's registers hold no gradient of 32 tokens by 64.
+_WIDE_BIASED_WARPS = {32: 4}
 # Queries at a time, of each tile that does not take all at once; with more, registers spill on sm_90.
 _QUERIES = {LONGEST_TILE: 16}
-# Queries and keys at a time of a longer row, where a bias keeps flash attention out.
+# With a bias, which PyTorch's flash attention does not take, longer rows go block by block: queries and keys at once.
 LONG_BLOCK = 64
 # Up to so many rows times heads, in inference, all rows go to the longest's tile: what that wastes on short
 # ones is less than the launches of the smaller tiles, some 2 microseconds each in every layer.
@@ -53,14 +55,11 @@ def varlen_attention(qkv: Tensor, offsets: Tensor, heads: int, longest: int, bia
     """
     if bias is not None:
         return torch.ops.leap.biased_attention(qkv, bias, offsets, heads, longest)  # type: ignore[no-any-return]
-    trained = _largest_tile(qkv, heads) if torch.is_grad_enabled() else LONGEST_TILE
+    size = qkv.shape[1] // 3 // heads
+    trained = LONGEST_TILE_TRAINED.get(size, 128) if torch.is_grad_enabled() else LONGEST_TILE
     if longest <= trained:
         return torch.ops.leap.short_attention(qkv, offsets, heads, longest)  # type: ignore[no-any-return]
     return _flash_attention(qkv, offsets, heads, longest)
-
-
-def _largest_tile(qkv: Tensor, heads: int) -> int:
-    return LONGEST_TILE_TRAINED.get(qkv.shape[1] // 3 // heads, 128)
 
 
 def _flash_attention(qkv: Tensor, offsets: Tensor, heads: int, longest: int) -> Tensor:
@@ -128,7 +127,8 @@ def _launch(
     assert qkv is not None
     size = qkv.shape[1] // 3 // heads
     middle = 0 if bias is None else bias.shape[1] // 2
-    largest = LONGEST_TILE if bias is None else _largest_tile(qkv, heads)
+    largest = LONGEST_TILE if bias is None else LONG_BLOCK
+    warps = _WIDE_BIASED_WARPS if bias is not None and size >= 64 else {}
     low = 0
     # One program clears all idle tokens: nobody reads them where nothing is trained.
     inference = torch.is_inference_mode_enabled()
@@ -142,7 +142,7 @@ def _launch(
         grid = (rows + 1, heads // per)
         kernel[grid](
             *tensors, offsets, bias, middle, size**-0.5, rows, tokens, HEADS=heads, D=size, TILE=tile,
-            LOW=low, PER=per, QUERIES=_QUERIES.get(tile, tile), num_warps=_WARPS[tile],
+            LOW=low, PER=per, QUERIES=_QUERIES.get(tile, tile), num_warps=warps.get(tile, _WARPS[tile]),
         )  # fmt: skip
         if tile >= longest:
             return None

@@ -8,8 +8,8 @@ programs after the last row clear the idle tokens at the batch's end.
 
 A bias by relative position is a table [HEADS, 2 middle + 1], read at the key's place minus the query's plus
 `middle`. Its gradient is summed by distance within each row, by one program a row and head, and over the rows
-by PyTorch: no atomics, so it is the same in every run. With a bias, rows beyond the largest tile take the blocks
-of `long_forward`, of any length; without one, they are PyTorch's flash attention's.
+by PyTorch: no atomics, so it is the same in every run. With a bias, rows longer than a block go block by block
+(`long_forward`), whatever their length; without one, rows beyond the largest tile are PyTorch's flash attention's.
 """
 
 import triton
