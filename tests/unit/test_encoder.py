@@ -146,3 +146,13 @@ def test_no_tokenizer(make_folder: MakeFolder) -> None:
     (folder / "tokenizer.json").unlink()
     with pytest.raises(UserError, match=r"has no tokenizer\.json"):
         SentenceTokenizer(folder)
+
+
+@pytest.mark.parametrize("relative_buckets", [0, 8])
+def test_a_layer_compiles_as_one_graph(relative_buckets: int) -> None:
+    encoder = Encoder(EncoderConfig(1, 16, 2, 32, 50, 16, relative_buckets=relative_buckets))
+    batch = encoder.with_bias(pack([[3, 4], [5, 6], [3, 4, 5]]))
+    states = encoder.embed(batch)
+    (layer,) = encoder.layers
+    compiled = torch.compile(layer, backend="eager", fullgraph=True, dynamic=False)
+    assert compiled(states, batch).equal(layer(states, batch))

@@ -174,6 +174,17 @@ def test_a_trainings_state_holds_what_layers_share_once(tmp_path: Path) -> None:
     assert module.layers[-1].relative.table.weight is module.layers[0].relative.table.weight
 
 
+def test_frozen_layers_keep_the_bias_that_all_share(tmp_path: Path) -> None:
+    shape = {"layers": 3, "width": 16, "heads": 2, "intermediate": 32, "start": {"kind": "teacher", "frozen": 2}}
+    encoder, _ = start_student(
+        tiny_variant(student=shape).student, sentence_folder(tmp_path, "mpnet"), None, seed=1
+    )
+    trained = {name for name, parameter in encoder.named_parameters() if parameter.requires_grad}
+    assert trained == {f"layers.2.{name}" for name in dict(encoder.layers[2].named_parameters())} - {
+        "layers.2.relative.table.weight"
+    }
+
+
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_cold_student_is_bert_with_its_teachers_tokens_and_places(family: str, tmp_path: Path) -> None:
     folder = sentence_folder(tmp_path, family)

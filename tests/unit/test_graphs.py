@@ -3,6 +3,7 @@
 import random
 from collections.abc import Callable
 from contextlib import nullcontext
+from dataclasses import replace
 
 import pytest
 import torch
@@ -82,6 +83,27 @@ def test_every_batch_leaves_as_layer_by_layer(encoder: Encoder, way: str) -> Non
     if way == "always":
         assert len(moves) > 5
         assert {target for _, target in moves} >= {1, 2, 3}
+
+
+def test_a_bias_by_relative_position_goes_along() -> None:
+    torch.manual_seed(0)
+    encoder = Encoder(replace(CONFIG, relative_buckets=8)).eval().requires_grad_(False)
+    for parameter in encoder.parameters():
+        if parameter.ndim > 1:
+            parameter.normal_(0, 0.4)
+    result = GraphEncoder(encoder)
+    result.always = True
+    moves = counted(result, "_move")
+    for seed in range(5):
+        batch = batch_of([1, 2, 5, 5, 20, 33, 40, 60] * 5, seed)
+        rule = spread_rule(encoder, batch, 0.5, 2, 1)
+        plan = plan_of(rule, DEPTH)
+        assert plan is not None
+        vectors, exits = result.run(batch, plan)
+        expected, wanted = exit_forward(encoder, batch, rule)
+        assert torch.equal(exits, wanted)
+        torch.testing.assert_close(vectors, expected, atol=1e-5, rtol=1e-4)
+    assert moves
 
 
 def test_layers_after_the_last_exit_are_not_computed(encoder: Encoder) -> None:

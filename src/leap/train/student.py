@@ -219,6 +219,7 @@ def _taught(settings: StudentSettings, frozen: int, teacher_folder: Path) -> Enc
         if frozen:
             encoder.requires_grad_(False)
             encoder.layers[frozen:].requires_grad_(True)
+            encoder.layers[:frozen].requires_grad_(False)  # with them what they share: MPNet's bias by position
         return encoder
     if frozen:
         raise UserError(

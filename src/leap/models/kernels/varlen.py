@@ -24,7 +24,7 @@ _WARPS = {16: 1, 32: 1, 64: 4, 128: 8, LONGEST_TILE: 8}
 _WIDE_BIASED_WARPS = {32: 4}
 # Queries at a time, of each tile that does not take all at once; with more, registers spill on sm_90.
 _QUERIES = {LONGEST_TILE: 16}
-# With a bias, which PyTorch's flash attention does not take, longer rows go block by block: queries and keys at once.
+# With a bias, which PyTorch's flash attention does not take, longer rows go by blocks of so many queries and keys.
 LONG_BLOCK = 64
 # Up to so many rows times heads, in inference, all rows go to the longest's tile: what that wastes on short
 # ones is less than the launches of the smaller tiles, some 2 microseconds each in every layer.
@@ -81,9 +81,10 @@ def adds_and_norms(states: Tensor, weight: Tensor) -> bool:
 
     Not within `torch.compile`, which fuses a norm with its neighbours.
     """
+    if torch.compiler.is_compiling():  # first: the compiler's graph would break at inference mode's test
+        return False
     half = states.dtype in (torch.float16, torch.bfloat16) and states.dtype == weight.dtype
-    eager = torch.is_inference_mode_enabled() and not torch.compiler.is_compiling()
-    return half and eager and available(states.device)
+    return half and torch.is_inference_mode_enabled() and available(states.device)
 
 
 def add_norm(states: Tensor, addition: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
