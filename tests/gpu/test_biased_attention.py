@@ -57,7 +57,9 @@ class Case:
 
 
 @pytest.mark.parametrize(("heads", "size"), [(4, 32), (3, 64), (2, 16), (1, 128)])
-@pytest.mark.parametrize("lengths", [SHORT, [1], [12] * 5, [128, 100], [200, 3, 256, 129], [300, 2, 65]])
+@pytest.mark.parametrize(
+    "lengths", [SHORT, [1], [12] * 5, [128, 100], [200, 3, 256, 129], [300, 2, 65], [*[1] * 17, 66, 2, 90]]
+)
 def test_attention_and_its_gradients_are_the_references(heads: int, size: int, lengths: list[int]) -> None:
     case = Case(heads, size, lengths, torch.float16)
     result = case.attend()

@@ -92,6 +92,13 @@ def test_other_families_are_refused(make_folder: MakeFolder, change: dict[str, s
         EncoderConfig.load(folder)
 
 
+def test_too_few_buckets_of_distances_are_refused(make_folder: MakeFolder) -> None:
+    folder = make_folder()
+    change_config(folder, model_type="mpnet", relative_attention_num_buckets=3)
+    with pytest.raises(UserError, match="relative_attention_num_buckets 3 is not a whole number from 4"):
+        EncoderConfig.load(folder)
+
+
 def test_no_config(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"no config\.json"):
         Encoder.load(tmp_path)

@@ -106,7 +106,8 @@ class EncoderConfig:
 
     def check(self, folder: Path) -> None:
         """Refuse numbers that no model has."""
-        least = {"token_types": 0, "relative_buckets": 0, "pad_token": 0}
+        # Half of the buckets are for each direction, half of those for exact distances.
+        least = {"token_types": 0, "relative_buckets": 4 if self.relative_buckets else 0, "pad_token": 0}
         sizes = ("layers", "width", "heads", "intermediate", "vocabulary", "positions", *least)
         for name in sizes:
             value = getattr(self, name)

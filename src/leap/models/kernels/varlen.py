@@ -26,6 +26,8 @@ _WIDE_BIASED_WARPS = {32: 4}
 _QUERIES = {LONGEST_TILE: 16}
 # With a bias, which PyTorch's flash attention does not take, longer rows go by blocks of so many queries and keys.
 LONG_BLOCK = 64
+# Programs a head and block that share the rows.
+LONG_PROGRAMS = 16
 # Up to so many rows times heads, in inference, all rows go to the longest's tile: what that wastes on short
 # ones is less than the launches of the smaller tiles, some 2 microseconds each in every layer.
 ONE_LAUNCH = 512
@@ -161,10 +163,10 @@ def _launch_long(
     low: int,
     *tokens: int,
 ) -> None:
-    size = tensors[0].shape[1] // 3 // heads
-    kernel[len(offsets) - 1, heads, blocks](
-        *tensors, offsets, bias, bias.shape[1] // 2, size**-0.5, *tokens, HEADS=heads, D=size, BLOCK=LONG_BLOCK,
-        LOW=low, num_warps=4, num_stages=1,
+    size, rows = tensors[0].shape[1] // 3 // heads, len(offsets) - 1
+    kernel[min(rows, LONG_PROGRAMS), heads, blocks](
+        *tensors, offsets, bias, bias.shape[1] // 2, size**-0.5, rows, *tokens, HEADS=heads, D=size,
+        BLOCK=LONG_BLOCK, LOW=low, num_warps=4, num_stages=1,
     )  # fmt: skip
 
 

@@ -168,83 +168,88 @@ def _scores(query, key, scale, bias, middle, head, asking, token, length):
 
 @triton.jit
 def long_forward(
-    qkv, out, offsets, bias, middle, scale, HEADS: tl.constexpr, D: tl.constexpr, BLOCK: tl.constexpr,
+    qkv, out, offsets, bias, middle, scale, rows, HEADS: tl.constexpr, D: tl.constexpr, BLOCK: tl.constexpr,
     LOW: tl.constexpr,
 ):  # fmt: skip
-    """`attention_forward` with a bias, for rows longer than LOW, a block of queries a program."""
-    row, head, first = tl.program_id(0), tl.program_id(1), tl.program_id(2) * BLOCK
-    start = tl.load(offsets + row)
-    length = tl.load(offsets + row + 1) - start
-    if (length > LOW) & (first < length):
-        asking = first + tl.arange(0, BLOCK)
-        source = qkv + head * D
-        query = _rows_of(source, start, asking, asking < length, 3 * HEADS * D, D)
-        top = tl.full((BLOCK,), -float("inf"), tl.float32)
-        total = tl.zeros((BLOCK,), tl.float32)
-        mixed = tl.zeros((BLOCK, D), tl.float32)
-        for other in range(0, length, BLOCK):
-            token = other + tl.arange(0, BLOCK)
-            key = _rows_of(source + HEADS * D, start, token, token < length, 3 * HEADS * D, D)
-            value = _rows_of(source + 2 * HEADS * D, start, token, token < length, 3 * HEADS * D, D)
-            scores = _scores(query, key, scale, bias, middle, head, asking, token, length)
-            # Each block has a key, so the maximum is finite.
-            higher = tl.maximum(top, tl.max(scores, 1))
-            shares = tl.exp(scores - higher[:, None])
-            before = tl.exp(top - higher)
-            total = total * before + tl.sum(shares, 1)
-            mixed = mixed * before[:, None] + tl.dot(shares.to(value.dtype), value)
-            top = higher
-        at = (start + asking).to(tl.int64)[:, None] * (HEADS * D) + head * D + tl.arange(0, D)[None, :]
-        tl.store(out + at, (mixed / total[:, None]).to(out.dtype.element_ty), mask=(asking < length)[:, None])
+    """`attention_forward` with a bias, for rows longer than LOW, a block of queries a program and row.
+
+    A program goes on to other rows: most batches have few so long, and many programs that do nothing take time.
+    """
+    head, first = tl.program_id(1), tl.program_id(2) * BLOCK
+    for row in range(tl.program_id(0), rows, tl.num_programs(0)):
+        start = tl.load(offsets + row)
+        length = tl.load(offsets + row + 1) - start
+        if (length > LOW) & (first < length):
+            asking = first + tl.arange(0, BLOCK)
+            source = qkv + head * D
+            query = _rows_of(source, start, asking, asking < length, 3 * HEADS * D, D)
+            top = tl.full((BLOCK,), -float("inf"), tl.float32)
+            total = tl.zeros((BLOCK,), tl.float32)
+            mixed = tl.zeros((BLOCK, D), tl.float32)
+            for other in range(0, length, BLOCK):
+                token = other + tl.arange(0, BLOCK)
+                key = _rows_of(source + HEADS * D, start, token, token < length, 3 * HEADS * D, D)
+                value = _rows_of(source + 2 * HEADS * D, start, token, token < length, 3 * HEADS * D, D)
+                scores = _scores(query, key, scale, bias, middle, head, asking, token, length)
+                # Each block has a key, so the maximum is finite.
+                higher = tl.maximum(top, tl.max(scores, 1))
+                shares = tl.exp(scores - higher[:, None])
+                before = tl.exp(top - higher)
+                total = total * before + tl.sum(shares, 1)
+                mixed = mixed * before[:, None] + tl.dot(shares.to(value.dtype), value)
+                top = higher
+            at = (start + asking).to(tl.int64)[:, None] * (HEADS * D) + head * D + tl.arange(0, D)[None, :]
+            tl.store(out + at, (mixed / total[:, None]).to(out.dtype.element_ty), mask=(asking < length)[:, None])
 
 
 @triton.jit
 def long_by_query(
-    qkv, grad, out, stats, offsets, bias, middle, scale, tokens, HEADS: tl.constexpr, D: tl.constexpr,
+    qkv, grad, out, stats, offsets, bias, middle, scale, rows, tokens, HEADS: tl.constexpr, D: tl.constexpr,
     BLOCK: tl.constexpr, LOW: tl.constexpr,
 ):  # fmt: skip
     """The queries' gradient of `long_forward`, and what the other two kernels need of each query.
 
     stats: [2, N, HEADS] float32, the logarithm of the softmax's sum, and sum(P dP).
     """
-    row, head, first = tl.program_id(0), tl.program_id(1), tl.program_id(2) * BLOCK
-    start = tl.load(offsets + row)
-    length = tl.load(offsets + row + 1) - start
-    if (length > LOW) & (first < length):
-        asking = first + tl.arange(0, BLOCK)
-        asked = asking < length
-        source = qkv + head * D
-        query = _rows_of(source, start, asking, asked, 3 * HEADS * D, D)
-        given = _rows_of(grad + head * D, start, asking, asked, HEADS * D, D)
-        top = tl.full((BLOCK,), -float("inf"), tl.float32)
-        total = tl.zeros((BLOCK,), tl.float32)
-        product = tl.zeros((BLOCK,), tl.float32)
-        for other in range(0, length, BLOCK):
-            token = other + tl.arange(0, BLOCK)
-            key = _rows_of(source + HEADS * D, start, token, token < length, 3 * HEADS * D, D)
-            value = _rows_of(source + 2 * HEADS * D, start, token, token < length, 3 * HEADS * D, D)
-            scores = _scores(query, key, scale, bias, middle, head, asking, token, length)
-            higher = tl.maximum(top, tl.max(scores, 1))
-            shares = tl.exp(scores - higher[:, None])
-            before = tl.exp(top - higher)
-            total = total * before + tl.sum(shares, 1)
-            product = product * before + tl.sum(shares * tl.dot(given, tl.trans(value)), 1)
-            top = higher
-        level = top + tl.log(total)
-        product = product / total
-        by_query = tl.zeros((BLOCK, D), tl.float32)
-        for other in range(0, length, BLOCK):
-            token = other + tl.arange(0, BLOCK)
-            key = _rows_of(source + HEADS * D, start, token, token < length, 3 * HEADS * D, D)
-            value = _rows_of(source + 2 * HEADS * D, start, token, token < length, 3 * HEADS * D, D)
-            scores = _scores(query, key, scale, bias, middle, head, asking, token, length)
-            by_score = tl.exp(scores - level[:, None]) * (tl.dot(given, tl.trans(value)) - product[:, None])
-            by_query += tl.dot((by_score * scale).to(key.dtype), key)
-        at = (start + asking).to(tl.int64)
-        place = at[:, None] * (3 * HEADS * D) + head * D + tl.arange(0, D)[None, :]
-        tl.store(out + place, by_query.to(out.dtype.element_ty), mask=asked[:, None])
-        tl.store(stats + at * HEADS + head, level, mask=asked)
-        tl.store(stats + (tokens + at) * HEADS + head, product, mask=asked)
+    head, first = tl.program_id(1), tl.program_id(2) * BLOCK
+    for row in range(tl.program_id(0), rows, tl.num_programs(0)):
+        start = tl.load(offsets + row)
+        length = tl.load(offsets + row + 1) - start
+        if (length > LOW) & (first < length):
+            asking = first + tl.arange(0, BLOCK)
+            asked = asking < length
+            source = qkv + head * D
+            query = _rows_of(source, start, asking, asked, 3 * HEADS * D, D)
+            given = _rows_of(grad + head * D, start, asking, asked, HEADS * D, D)
+            top = tl.full((BLOCK,), -float("inf"), tl.float32)
+            total = tl.zeros((BLOCK,), tl.float32)
+            product = tl.zeros((BLOCK,), tl.float32)
+            for other in range(0, length, BLOCK):
+                token = other + tl.arange(0, BLOCK)
+                key = _rows_of(source + HEADS * D, start, token, token < length, 3 * HEADS * D, D)
+                value = _rows_of(source + 2 * HEADS * D, start, token, token < length, 3 * HEADS * D, D)
+                scores = _scores(query, key, scale, bias, middle, head, asking, token, length)
+                higher = tl.maximum(top, tl.max(scores, 1))
+                shares = tl.exp(scores - higher[:, None])
+                before = tl.exp(top - higher)
+                total = total * before + tl.sum(shares, 1)
+                product = product * before + tl.sum(shares * tl.dot(given, tl.trans(value)), 1)
+                top = higher
+            level = top + tl.log(total)
+            product = product / total
+            by_query = tl.zeros((BLOCK, D), tl.float32)
+            for other in range(0, length, BLOCK):
+                token = other + tl.arange(0, BLOCK)
+                key = _rows_of(source + HEADS * D, start, token, token < length, 3 * HEADS * D, D)
+                value = _rows_of(source + 2 * HEADS * D, start, token, token < length, 3 * HEADS * D, D)
+                scores = _scores(query, key, scale, bias, middle, head, asking, token, length)
+                by_score = tl.exp(scores - level[:, None]) * (tl.dot(given, tl.trans(value)) - product[:, None])
+                by_query += tl.dot((by_score * scale).to(key.dtype), key)
+            at = (start + asking).to(tl.int64)
+            place = at[:, None] * (3 * HEADS * D) + head * D + tl.arange(0, D)[None, :]
+            tl.store(out + place, by_query.to(out.dtype.element_ty), mask=asked[:, None])
+            tl.store(stats + at * HEADS + head, level, mask=asked)
+            tl.store(stats + (tokens + at) * HEADS + head, product, mask=asked)
 
 
 @triton.jit
@@ -264,70 +269,71 @@ def _shares(
 
 @triton.jit
 def long_by_key(
-    qkv, grad, out, stats, offsets, bias, middle, scale, tokens, HEADS: tl.constexpr, D: tl.constexpr,
+    qkv, grad, out, stats, offsets, bias, middle, scale, rows, tokens, HEADS: tl.constexpr, D: tl.constexpr,
     BLOCK: tl.constexpr, LOW: tl.constexpr,
 ):  # fmt: skip
     """The keys' and values' gradients of `long_forward`, a block of keys a program."""
-    row, head, first = tl.program_id(0), tl.program_id(1), tl.program_id(2) * BLOCK
-    start = tl.load(offsets + row)
-    length = tl.load(offsets + row + 1) - start
-    if (length > LOW) & (first < length):
-        token = first + tl.arange(0, BLOCK)
-        inside = token < length
-        source = qkv + head * D
-        key = _rows_of(source + HEADS * D, start, token, inside, 3 * HEADS * D, D)
-        value = _rows_of(source + 2 * HEADS * D, start, token, inside, 3 * HEADS * D, D)
-        by_key = tl.zeros((BLOCK, D), tl.float32)
-        by_value = tl.zeros((BLOCK, D), tl.float32)
-        for other in range(0, length, BLOCK):
-            asking = other + tl.arange(0, BLOCK)
-            query = _rows_of(source, start, asking, asking < length, 3 * HEADS * D, D)
-            given = _rows_of(grad + head * D, start, asking, asking < length, HEADS * D, D)
-            shares, by_score = _shares(
-                query, given, key, value, stats, start, tokens, scale, bias, middle, head, asking, token, length,
-                HEADS,
-            )  # fmt: skip
-            by_key += tl.dot(tl.trans((by_score * scale).to(query.dtype)), query)
-            by_value += tl.dot(tl.trans(shares.to(given.dtype)), given)
-        at = (start + token).to(tl.int64)[:, None] * (3 * HEADS * D) + head * D + tl.arange(0, D)[None, :]
-        tl.store(out + at + HEADS * D, by_key.to(out.dtype.element_ty), mask=inside[:, None])
-        tl.store(out + at + 2 * HEADS * D, by_value.to(out.dtype.element_ty), mask=inside[:, None])
+    head, first = tl.program_id(1), tl.program_id(2) * BLOCK
+    for row in range(tl.program_id(0), rows, tl.num_programs(0)):
+        start = tl.load(offsets + row)
+        length = tl.load(offsets + row + 1) - start
+        if (length > LOW) & (first < length):
+            token = first + tl.arange(0, BLOCK)
+            inside = token < length
+            source = qkv + head * D
+            key = _rows_of(source + HEADS * D, start, token, inside, 3 * HEADS * D, D)
+            value = _rows_of(source + 2 * HEADS * D, start, token, inside, 3 * HEADS * D, D)
+            by_key = tl.zeros((BLOCK, D), tl.float32)
+            by_value = tl.zeros((BLOCK, D), tl.float32)
+            for other in range(0, length, BLOCK):
+                asking = other + tl.arange(0, BLOCK)
+                query = _rows_of(source, start, asking, asking < length, 3 * HEADS * D, D)
+                given = _rows_of(grad + head * D, start, asking, asking < length, HEADS * D, D)
+                shares, by_score = _shares(
+                    query, given, key, value, stats, start, tokens, scale, bias, middle, head, asking, token,
+                    length, HEADS,
+                )  # fmt: skip
+                by_key += tl.dot(tl.trans((by_score * scale).to(query.dtype)), query)
+                by_value += tl.dot(tl.trans(shares.to(given.dtype)), given)
+            at = (start + token).to(tl.int64)[:, None] * (3 * HEADS * D) + head * D + tl.arange(0, D)[None, :]
+            tl.store(out + at + HEADS * D, by_key.to(out.dtype.element_ty), mask=inside[:, None])
+            tl.store(out + at + 2 * HEADS * D, by_value.to(out.dtype.element_ty), mask=inside[:, None])
 
 
 @triton.jit
 def long_by_distance(
-    qkv, grad, by_distance, stats, offsets, bias, middle, scale, tokens, HEADS: tl.constexpr, D: tl.constexpr,
-    BLOCK: tl.constexpr, LOW: tl.constexpr,
+    qkv, grad, by_distance, stats, offsets, bias, middle, scale, rows, tokens, HEADS: tl.constexpr,
+    D: tl.constexpr, BLOCK: tl.constexpr, LOW: tl.constexpr,
 ):  # fmt: skip
     """The bias's gradient of `long_forward` within a row, BLOCK distances a program, the farthest behind first."""
-    row, head = tl.program_id(0), tl.program_id(1)
-    apart = (tl.program_id(2) - tl.num_programs(2) // 2) * BLOCK
-    start = tl.load(offsets + row)
-    length = tl.load(offsets + row + 1) - start
-    if (length > LOW) & (apart < length) & (apart + BLOCK > -length):
-        column = tl.arange(0, BLOCK)
-        source = qkv + head * D
-        sums = tl.zeros((BLOCK,), tl.float32)
-        for first in range(0, length, BLOCK):
-            asking = first + column
-            query = _rows_of(source, start, asking, asking < length, 3 * HEADS * D, D)
-            given = _rows_of(grad + head * D, start, asking, asking < length, HEADS * D, D)
-            turned = column[:, None] + column[None, :]
-            # The distances apart + column lead each query into two blocks of keys.
-            for step in range(2):
-                token = first + apart + step * BLOCK + column
-                inside = (token >= 0) & (token < length)
-                key = _rows_of(source + HEADS * D, start, token, inside, 3 * HEADS * D, D)
-                value = _rows_of(source + 2 * HEADS * D, start, token, inside, 3 * HEADS * D, D)
-                _, by_score = _shares(
-                    query, given, key, value, stats, start, tokens, scale, bias, middle, head, asking, token,
-                    length, HEADS,
-                )  # fmt: skip
-                skewed = tl.gather(by_score, turned % BLOCK, 1)
-                sums += tl.sum(tl.where(turned // BLOCK == step, skewed, 0.0), 0)
-        distance = apart + column
-        at = by_distance + (row * HEADS + head).to(tl.int64) * (2 * middle + 1) + middle + distance
-        tl.store(at, sums, mask=(distance < length) & (-distance < length))
+    head, apart = tl.program_id(1), (tl.program_id(2) - tl.num_programs(2) // 2) * BLOCK
+    for row in range(tl.program_id(0), rows, tl.num_programs(0)):
+        start = tl.load(offsets + row)
+        length = tl.load(offsets + row + 1) - start
+        if (length > LOW) & (apart < length) & (apart + BLOCK > -length):
+            column = tl.arange(0, BLOCK)
+            source = qkv + head * D
+            sums = tl.zeros((BLOCK,), tl.float32)
+            for first in range(0, length, BLOCK):
+                asking = first + column
+                query = _rows_of(source, start, asking, asking < length, 3 * HEADS * D, D)
+                given = _rows_of(grad + head * D, start, asking, asking < length, HEADS * D, D)
+                turned = column[:, None] + column[None, :]
+                # The distances apart + column lead each query into two blocks of keys.
+                for step in range(2):
+                    token = first + apart + step * BLOCK + column
+                    inside = (token >= 0) & (token < length)
+                    key = _rows_of(source + HEADS * D, start, token, inside, 3 * HEADS * D, D)
+                    value = _rows_of(source + 2 * HEADS * D, start, token, inside, 3 * HEADS * D, D)
+                    _, by_score = _shares(
+                        query, given, key, value, stats, start, tokens, scale, bias, middle, head, asking, token,
+                        length, HEADS,
+                    )  # fmt: skip
+                    skewed = tl.gather(by_score, turned % BLOCK, 1)
+                    sums += tl.sum(tl.where(turned // BLOCK == step, skewed, 0.0), 0)
+            distance = apart + column
+            at = by_distance + (row * HEADS + head).to(tl.int64) * (2 * middle + 1) + middle + distance
+            tl.store(at, sums, mask=(distance < length) & (-distance < length))
 
 
 @triton.jit
