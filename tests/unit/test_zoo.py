@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from tiny_models import WORDS, write_modules
+from tiny_models import WORDS, tiny_tokenizer, write_modules
 from torch.nn import functional as F
 from transformers import AutoConfig
 from zoo import ARCHITECTURES, CAUSAL, LAYERS, random_model, write_model
@@ -48,7 +48,7 @@ FAST = ("bert", "roberta", "xlm-roberta", "camembert", "distilbert")
 def made_texts() -> list[str]:
     generator = random.Random(4)
     texts = [" ".join(generator.choices(WORDS, k=generator.randint(1, 12))) for _ in range(7)]
-    return [*texts, "Ka BE xyz.", "", "ka " * 60]
+    return [*texts, "Ka BE xyz.", "", "ka [PAD] be [MASK]", "ka " * 60]
 
 
 TEXTS = made_texts()
@@ -306,6 +306,57 @@ def as_a_pickle(folder: Path) -> None:
     (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
 
 
+def with_an_adapter_alone(folder: Path) -> None:
+    with_an_adapter(folder)
+    (folder / "config.json").unlink()
+    (folder / "model.safetensors").rename(folder / "adapter_model.safetensors")
+
+
+def of_onnx(folder: Path) -> None:
+    (folder / "onnx").mkdir()
+    (folder / "model.safetensors").rename(folder / "onnx" / "model.onnx")
+
+
+def of_word_vectors(folder: Path) -> None:
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.models import StaticEmbedding
+
+    shutil.rmtree(folder)
+    SentenceTransformer(modules=[StaticEmbedding(tiny_tokenizer(), embedding_dim=16)]).save(str(folder))
+
+
+def with_a_router(folder: Path) -> None:
+    from sentence_transformers.models import Dense, Router
+
+    model = plain(folder)
+    model.append(Router.for_query_document([Dense(16, 8)], [Dense(16, 8)]))
+    model.save(str(folder))
+
+
+def change_sentence_config(**changes: Any) -> Change:
+    return lambda folder: (folder / "config_sentence_transformers.json").write_text(json.dumps(changes)) and None
+
+
+def of_another_class(folder: Path) -> None:
+    from sentence_transformers import SparseEncoder
+
+    SparseEncoder(str(folder), device="cpu").save(str(folder))
+
+
+def change_tokenizer_config(**changes: Any) -> Change:
+    def change(folder: Path) -> None:
+        path = folder / "tokenizer_config.json"
+        content = json.loads(path.read_text()) | changes
+        path.write_text(json.dumps({key: value for key, value in content.items() if value is not None}))
+
+    return change
+
+
+without_a_padding_token = change_tokenizer_config(pad_token=None)
+without_a_mask = change_tokenizer_config(model_input_names=["input_ids"])
+of_another_version = change_sentence_config(requirements={"sentence-transformers": ">=99"})
+
+
 BAD: dict[str, tuple[Change, str]] = {
     "a lost pooling folder": (without_pooling, "names the pooling folder '1_Pooling', but .* is missing"),
     "8 bits": (change_weights(in_8_bits), "is of type I8: its weights are quantized.*dequantize"),
@@ -317,6 +368,15 @@ BAD: dict[str, tuple[Change, str]] = {
     "a prompt outside the mean": (without_the_prompt_in_the_mean, "include_prompt false"),
     "a first token behind the prompt": (without_the_prompt_before_the_first_token, "include_prompt false"),
     "a pickle": (as_a_pickle, r"no model\.safetensors.*convert it once"),
+    "an adapter alone": (with_an_adapter_alone, "PEFT adapter.*merge"),
+    "ONNX alone": (of_onnx, "weights for ONNX, which are not read: fetch the model from where it has safetensors"),
+    "no transformer": (of_word_vectors, "first module is StaticEmbedding, no Transformer"),
+    "routes": (with_a_router, r"module Router computes by what encode is given \(modality, task\)"),
+    "a sparse encoder": (of_another_class, "is a SparseEncoder .*make a SentenceTransformer of its transformer"),
+    "no padding token": (without_a_padding_token, "does not have a padding token.*repair .*tokenizer_config.json"),
+    "no mask": (without_a_mask, "model_input_names lacks attention_mask"),
+    "another version": (of_another_version, r"sentence-transformers>=99.*is installed.*install or change what it"),
+    "wrong dimensions": (change_sentence_config(truncate_dim="x"), "truncate_dim 'x' is not a whole number"),
     "an unknown architecture": (
         change_config(model_type="own", auto_map={"AutoModel": "own.Own"}), "code of the model's own",
     ),
@@ -332,6 +392,28 @@ def test_odd_folders_are_refused_by_name(what: str, computed_by: str, bert: Path
     change(bert)
     with pytest.raises(UserError, match=message):
         LeapEncoder(bert, "cpu")
+
+
+def test_the_ways_out_work(bert: Path, tmp_path: Path) -> None:
+    """A pickle and another class are converted with their modules and prompts, as the message says."""
+    write_modules(bert, "cls_token")
+    with_prompts(bert)
+    expected = plain(bert).encode(TEXTS)
+    weights = load_file(bert / "model.safetensors")
+    (bert / "model.safetensors").unlink()
+    torch.save(weights, bert / "pytorch_model.bin")
+    converted = run_the_way_out(bert, tmp_path / "converted")
+    np.testing.assert_allclose(LeapEncoder(converted, "cpu").encode(TEXTS, strategy="full"), expected, atol=1e-5)
+    of_another_class(converted)
+    assert_equal(LeapEncoder(run_the_way_out(converted, tmp_path / "again"), "cpu"), plain(tmp_path / "again"))
+
+
+def run_the_way_out(folder: Path, target: Path) -> Path:
+    with pytest.raises(UserError) as refused:
+        LeapEncoder(folder, "cpu")
+    code = str(refused.value).partition('python -c "')[2].rstrip('"')
+    exec(code.replace("OLD FOLDER OR REPOSITORY", str(folder)).replace("NEW FOLDER", str(target)), {})
+    return target
 
 
 def in_shards(folder: Path) -> None:
@@ -397,6 +479,22 @@ def of_a_masked_language_model(folder: Path) -> None:
     assert not any("pooler" in name for name in weights)
 
 
+def with_tokens_of_another_file(folder: Path) -> None:
+    """tokenizer.json knows no special tokens, tokenizer_config.json does: a text may name them."""
+    path = folder / "tokenizer.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"added_tokens": []}))
+
+
+def with_fewer_dimensions(folder: Path) -> None:
+    change_sentence_config(truncate_dim=7)(folder)
+
+
+def without_modules(folder: Path) -> None:
+    """config_sentence_transformers.json alone, which sentence-transformers does not read."""
+    (folder / "modules.json").unlink()
+    with_prompts(folder)
+
+
 DEFAULTS = "defaults left out"
 GOOD: dict[str, Change] = {
     "a masked language model without a pooler": of_a_masked_language_model,
@@ -406,6 +504,9 @@ GOOD: dict[str, Change] = {
     "another case in tokenizer_config": of_another_case,
     "vocab.txt alone": of_an_old_vocabulary,
     "prompts": with_prompts,
+    "special tokens in another file": with_tokens_of_another_file,
+    "fewer dimensions": with_fewer_dimensions,
+    "prompts without modules": without_modules,
 }
 
 
@@ -420,7 +521,14 @@ def test_odd_folders_are_read_as_their_library_reads_them(what: str, computed_by
     GOOD[what](bert)
     model = LeapEncoder(bert, "cpu")
     assert isinstance(model.encoder, Encoder if computed_by == "packed" else ReferenceEncoder)
-    assert_equal(model, plain(bert))
+    theirs = plain(bert)
+    assert_equal(model, theirs)
+    assert model.get_embedding_dimension() == theirs.get_embedding_dimension()
+    for ours, wanted in (
+        (model.encode_query, theirs.encode_query),
+        (model.encode_document, theirs.encode_document),
+    ):
+        np.testing.assert_allclose(ours(TEXTS, strategy="full"), wanted(TEXTS), atol=1e-5)
 
 
 @pytest.mark.parametrize("act", ["gelu", "relu"])

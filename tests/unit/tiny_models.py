@@ -20,6 +20,7 @@ def tiny_tokenizer() -> Tokenizer:
     """Whole words, with BERT's special tokens round them."""
     vocabulary = {token: number for number, token in enumerate([*SPECIAL, *WORDS])}
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]"))
+    tokenizer.add_special_tokens(SPECIAL)
     tokenizer.normalizer = normalizers.Lowercase()
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
     tokenizer.post_processor = processors.TemplateProcessing(

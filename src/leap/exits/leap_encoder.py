@@ -19,6 +19,7 @@ from leap.models.batches import Batch
 from leap.models.device import dtype_of, resolve_device
 from leap.models.exit_heads import ExitHeads
 from leap.models.find import find_model
+from leap.models.folder import own_dimensions
 from leap.models.int8 import to_int8
 from leap.models.open_model import open_model
 from leap.models.packed_encoder import Encoder
@@ -62,7 +63,7 @@ class LeapEncoder(Leaving, SentenceMethods):
             default_prompt_name: the prompt that is put before every sentence if `encode` names none.
             revision: commit, tag or branch of a hub repository; main if None.
             model_kwargs: `dtype` (float32, bfloat16, float16, as a torch.dtype or its name), nothing else.
-            truncate_dim: keep only the first dimensions of vectors.
+            truncate_dim: keep only the first dimensions of vectors; what the folder says if None.
             quantize: int8 computes linear layers in 8 bits, on a CPU only; exits may move, so calibrate
                 with it where it is served with it.
             path: how batches are computed: auto for the fastest that works here and agrees with eager; or
@@ -89,7 +90,7 @@ class LeapEncoder(Leaving, SentenceMethods):
         heads = ExitHeads.load(self.folder, self.depth, self.width)
         self.heads = heads and heads.to(self.device)
         self.prompts = Prompts.load(self.folder, prompts, default_prompt_name)
-        self.truncate_dim = truncate_dim
+        self.truncate_dim = own_dimensions(self.folder) if truncate_dim is None else truncate_dim
         self.path = path
         self.monitor = None
 

@@ -1,6 +1,5 @@
 """The methods of sentence-transformers' `SentenceTransformer` that follow from `encode`, for `LeapEncoder`."""
 
-import json
 from collections.abc import Callable, Iterable
 from functools import cached_property
 from pathlib import Path
@@ -11,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from leap.models.folder import ModelFolder
 from leap.models.library_tokenizer import LibraryTokenizer
 from leap.models.texts import checked_texts
 from leap.models.tokenizer import SentenceTokenizer
@@ -74,8 +74,7 @@ class SentenceMethods:
 
         It can be set to cosine, dot, euclidean or manhattan.
         """
-        path = self.folder / "config_sentence_transformers.json"
-        named = json.loads(path.read_text(encoding="utf-8")).get("similarity_fn_name") if path.exists() else None
+        named = ModelFolder.read(self.folder).sentence_config.get("similarity_fn_name")
         return _known(str(named)) if named in get_args(SimilarityName) else "cosine"
 
     def similarity(self, embeddings1: Vectors, embeddings2: Vectors) -> Tensor:

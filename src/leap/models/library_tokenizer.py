@@ -9,6 +9,7 @@ from tokenizers import Tokenizer
 from leap.core.errors import UserError
 from leap.core.files import sha256_of_json
 from leap.models.folder import ModelFolder
+from leap.models.open_reference import first_line, open_reference
 from leap.models.tokenizer import check_length, hash_tokenizer
 
 # Texts that are padded together and unpadded again.
@@ -28,8 +29,6 @@ class LibraryTokenizer:
     @classmethod
     def open(cls, folder: Path) -> "LibraryTokenizer":
         """Open the tokenizer of a folder whose weights another encoder computes."""
-        from leap.models.open_reference import open_reference
-
         transformer = open_reference(folder)[0]
         transformer.auto_model.to("meta")  # the weights are not needed
         return cls(transformer, folder)
@@ -55,6 +54,11 @@ class LibraryTokenizer:
         ids = self._transformer.tokenizer.get_vocab()
         return sorted(ids, key=ids.__getitem__)
 
+    def added_tokens(self) -> list[str]:
+        """Return the tokens that are not cut further, special ones and others."""
+        tokenizer = self._transformer.tokenizer
+        return list(dict.fromkeys([*tokenizer.get_added_vocab(), *tokenizer.all_special_tokens]))
+
     def backend(self) -> Tokenizer:
         """Return a copy of the tokenizer; UserError where it is written in Python, without a tokenizer.json."""
         fast = getattr(self._transformer.tokenizer, "backend_tokenizer", None)
@@ -72,7 +76,7 @@ class LibraryTokenizer:
         texts = [text.encode("utf-8", "replace").decode() for text in sentences]
         rows: list[list[int]] = []
         for start in range(0, len(texts), TOGETHER):
-            features = self._transformer.preprocess(texts[start : start + TOGETHER])
+            features = self._preprocess(texts[start : start + TOGETHER])
             if "token_type_ids" in features and features["token_type_ids"].any():
                 raise UserError(
                     f"{self._folder}: its tokenizer numbers segments, which is not supported: choose another model"
@@ -82,3 +86,19 @@ class LibraryTokenizer:
                 for ids, mask in zip(features["input_ids"], features["attention_mask"], strict=True)
             ]
         return rows
+
+    def _preprocess(self, texts: list[str]) -> dict[str, Any]:
+        path = ModelFolder.read(self._folder).transformer / "tokenizer_config.json"
+        try:
+            features: dict[str, Any] = self._transformer.preprocess(texts)
+        except Exception as error:  # noqa: BLE001 - the libraries raise whatever a tokenizer's settings make them
+            raise UserError(
+                f"{self._folder}: its tokenizer makes no batch of texts ({first_line(error)}): repair {path}, or "
+                "choose another model"
+            ) from None
+        if "attention_mask" not in features:
+            raise UserError(
+                f"{path}: model_input_names lacks attention_mask, so a text's vector would depend on the padding "
+                "of its batch: add it, or choose another model"
+            )
+        return features

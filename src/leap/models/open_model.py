@@ -116,7 +116,9 @@ def _reference(folder: Path, reason: str) -> OpenModel:
 
     log.info("%s: computed by transformers, not by the packed encoder: %s", folder, reason)
     encoder = ReferenceEncoder(folder)
-    return OpenModel(encoder, LibraryTokenizer(encoder.transformer, folder), encoder.normalizes)
+    tokenizer = LibraryTokenizer(encoder.transformer, folder)
+    tokenizer(TEXTS)  # what it cannot do is said now, not at the first text
+    return OpenModel(encoder, tokenizer, encoder.normalizes)
 
 
 def _agreement(folder: Path, fast: OpenModel) -> Agreement:
@@ -166,11 +168,15 @@ def compare(folder: Path, fast: OpenModel) -> Agreement:
 
 
 def known_words(tokenizer: LibraryTokenizer) -> list[str]:
-    """Return words of the model's own vocabulary, in lower case, in capitals and both: a language it knows."""
+    """Return words of the model's own vocabulary, in lower case, in capitals and both: a language it knows.
+
+    And its special and added tokens, which may stand in another file than tokenizer.json.
+    """
     pieces = (piece.strip("#▁Ġ").lower() for piece in tokenizer.pieces())
     words = [word for word in dict.fromkeys(pieces) if len(word) > 1 and word.isalpha()]
     chosen = words[:: max(1, len(words) // WORDS)]
-    return [" ".join(chosen), " ".join(chosen[::2]).upper(), " ".join(chosen[1::2]).title()]
+    added = tokenizer.added_tokens()
+    return [" ".join(chosen), " ".join(chosen[::2]).upper(), " ".join(chosen[1::2]).title(), *added]
 
 
 def identity(folder: Path) -> str:

@@ -13,6 +13,8 @@ from leap.models.folder import ModelFolder, check_types, read_json_file
 from leap.models.weights import check_finite, tensor_types
 
 OWN = "sentence_transformers."
+# Characters of a library's message that are shown.
+SHOWN = 400
 
 
 def open_reference(folder: Path, layers: int | None = None) -> Any:
@@ -40,7 +42,9 @@ def open_reference(folder: Path, layers: int | None = None) -> Any:
             )
         except Exception as error:  # noqa: BLE001 - the libraries raise whatever a damaged file makes them
             raise UserError(
-                f"{folder} cannot be read by sentence-transformers ({first_line(error)}): fetch it again"
+                f"{folder} cannot be read by sentence-transformers ({type(error).__name__}: "
+                f"{' '.join(str(error).split())[:SHOWN]}): install or change what it names, or fetch the model "
+                "again if its files are damaged"
             ) from None
     auto = getattr(model[0], "auto_model", None)
     if auto is None:

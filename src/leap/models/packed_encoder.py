@@ -229,12 +229,26 @@ class Encoder(nn.Module):
         return self.words.weight.detach()
 
     def embed(self, batch: Batch) -> Tensor:
-        summed = self.words(batch.ids) + self.places(batch.positions + self.config.first_position)
+        summed = self.words(batch.ids) + self.places(self._rows_of_places(batch))
         if self.types is not None:
             summed = summed + self.types.weight[0]
         out: Tensor = self.norm(summed)
         device = out.device.type
         return out.to(torch.get_autocast_dtype(device)) if torch.is_autocast_enabled(device) else out
+
+    def _rows_of_places(self, batch: Batch) -> Tensor:
+        """Return each token's row in the table of positions, [N] int64.
+
+        Where positions begin after padding's, a padding token that a text names stays at padding's and is not
+        counted (transformers, `create_position_ids_from_input_ids`).
+        """
+        if not self.config.family.places_after_padding:
+            return batch.positions
+        pad = self.config.pad_token
+        counted = (batch.ids != pad).long()
+        until = counted.cumsum(0)
+        starts = torch.arange(len(batch.ids), device=batch.ids.device) - batch.positions
+        return (until - (until - counted)[starts]) * counted + pad
 
     def with_bias(self, batch: Batch) -> Batch:
         """Return a batch with the bias that all layers add to its scores, computed once; itself without one."""

@@ -1,11 +1,11 @@
 """A model's named prompts, as sentence-transformers keeps them."""
 
-import json
 import logging
 from dataclasses import dataclass
 from pathlib import Path
 
 from leap.core.errors import UserError
+from leap.models.folder import SENTENCE_CONFIG, ModelFolder
 
 log = logging.getLogger(__name__)
 
@@ -25,12 +25,11 @@ class Prompts:
             UserError: the folder's file is not JSON.
             ValueError: the default is not among them.
         """
-        path = folder / "config_sentence_transformers.json"
-        try:
-            config = dict(json.loads(path.read_text(encoding="utf-8"))) if path.exists() else {}
-            own = dict(config.get("prompts") or {})
-        except (ValueError, TypeError, RecursionError) as error:
-            raise UserError(f"{path} is not a JSON object ({error}): fetch the model again") from None
+        path = folder / SENTENCE_CONFIG
+        config = ModelFolder.read(folder).sentence_config
+        own = config.get("prompts") or {}
+        if not isinstance(own, dict):
+            raise UserError(f"{path}: prompts {own!r} are no prompts by name: fetch the model again")
         for name, text in own.items():
             if not isinstance(text, str | None):
                 raise UserError(f"{path}: prompt {name!r} is {text!r}, no text: fetch the model again")

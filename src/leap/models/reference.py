@@ -110,7 +110,7 @@ class ReferenceEncoder(nn.Module):
         tokenizer = self.transformer.tokenizer
         self._left = getattr(tokenizer, "padding_side", "right") == "left"
         pad = getattr(tokenizer, "pad_token_id", None)
-        vocabulary = self.transformer.auto_model.get_input_embeddings().num_embeddings
+        vocabulary = len(self._words())
         longest = min(self.transformer.max_seq_length or UNLIMITED, _positions(self.transformer.auto_model))
         if longest < UNLIMITED:
             self.transformer.max_seq_length = longest
@@ -131,7 +131,13 @@ class ReferenceEncoder(nn.Module):
 
     @property
     def weight(self) -> Tensor:
-        table: Tensor = self.transformer.auto_model.get_input_embeddings().weight
+        return self._words()
+
+    def _words(self) -> Tensor:
+        try:
+            table: Tensor = self.transformer.auto_model.get_input_embeddings().weight
+        except (AttributeError, NotImplementedError):
+            raise self._unwalkable("it has no table of word embeddings") from None
         return table
 
     @property
@@ -253,6 +259,10 @@ class ReferenceEncoder(nn.Module):
         if kind != "Transformer" or self.transformer.module_output_name != "token_embeddings":
             raise self._unwalkable(f"its first module is {kind}, which has no layers that give token embeddings")
         for module in self.after:
+            if asked := sorted(getattr(module, "forward_kwargs", ())):
+                raise self._unwalkable(
+                    f"its module {type(module).__name__} computes by what encode is given ({', '.join(asked)})"
+                )
             if not getattr(module, "include_prompt", True):
                 raise self._unwalkable("it leaves its prompt out of the mean (include_prompt false)")
 

@@ -10,10 +10,9 @@ from tokenizers import Tokenizer
 
 from leap.core.errors import UserError
 from leap.models.families import Family
-from leap.models.folder import INDEX, WEIGHTS, ModelFolder, read_json_file
+from leap.models.folder import INDEX, WEIGHTS, ModelFolder, own_dimensions, read_json_file
 from leap.models.tokenizer import FILE
 
-SENTENCE_CONFIG = "config_sentence_transformers.json"
 # Next to tokenizer.json, which is written; the last three are RoBERTa's and XLM-R's.
 COPIED = ("special_tokens_map.json", "vocab.txt", "vocab.json", "merges.txt", "sentencepiece.bpe.model")
 # A pooler makes no sentence vector here, so none is saved; without this line loading reports it as missing.
@@ -26,14 +25,15 @@ def model_arguments(family: Family) -> dict[str, Any]:
 
 
 def sentence_config(source: Path) -> dict[str, Any]:
-    """Return config_sentence_transformers.json of a new model, with prompts and similarity of the one before."""
-    path = source / SENTENCE_CONFIG
-    own = read_json_file(path) if path.is_file() else {}
+    """Return config_sentence_transformers.json of a new model, with what the one before says of its vectors."""
+    own = ModelFolder.read(source).sentence_config
+    dimensions = own_dimensions(source)
     return {
         "model_type": "SentenceTransformer",
         "prompts": own.get("prompts") or {"query": "", "document": ""},
         "default_prompt_name": own.get("default_prompt_name"),
         "similarity_fn_name": own.get("similarity_fn_name") or "cosine",
+        **({} if dimensions is None else {"truncate_dim": dimensions}),
     }
 
 

@@ -32,9 +32,11 @@ def write_model_folder(checkpoint: Path, target: Path, metadata: dict[str, str],
     from mlflow.models import ModelSignature
     from mlflow.types import ColSpec, DataType, ParamSchema, ParamSpec, Schema, TensorSpec
 
+    from leap.models.folder import own_dimensions
     from leap.models.open_model import read_shape
 
     width = read_shape(checkpoint).width
+    width = min(width, own_dimensions(checkpoint) or width)
     text, whole, real, yes_no = DataType.string, DataType.long, DataType.double, DataType.boolean
     with tempfile.TemporaryDirectory() as scratch:
         described = Path(scratch) / checkpoint.name

@@ -13,12 +13,12 @@ from leap.core.one_thread import one_thread
 from leap.core.settings.training import ColdStart, GrownStart, StudentSettings, TeacherStart
 from leap.models.families import BERT
 from leap.models.find import CHANGING
-from leap.models.folder import UnsupportedError
+from leap.models.folder import SENTENCE_CONFIG, UnsupportedError
 from leap.models.locate import locate
 from leap.models.open_model import open_model
 from leap.models.packed_encoder import Encoder, EncoderConfig
 from leap.models.reference import ReferenceEncoder
-from leap.models.saved_files import SENTENCE_CONFIG, model_arguments, save_tokenizer, sentence_config
+from leap.models.saved_files import model_arguments, save_tokenizer, sentence_config
 from leap.models.tokenizer import lowers_case
 
 # Rows of BERT's table of positions.
