@@ -20,6 +20,9 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
+# As the settings take them.
+LAST_SEED = 2**32 - 1
+
 Params = Annotated[Path, typer.Option(help="The settings file.")]
 Force = Annotated[bool, typer.Option("--force", help="Replace a settings file that was edited, too.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of words.")]
@@ -246,7 +249,7 @@ def retrofit(
     batch_size: Annotated[int | None, typer.Option(min=2, help="Else 64 on a CPU, 1024 on a GPU.")] = None,
     learning_rate: Annotated[float | None, typer.Option(help="Else 1e-3 on a CPU, 2e-3 on a GPU.")] = None,
     device: Device = "auto",
-    seed: Annotated[int, typer.Option(help="Of the order of the batches.")] = 1,
+    seed: Annotated[int, typer.Option(min=0, max=LAST_SEED, help="Of the order of the batches.")] = 1,
 ) -> None:
     """Teach a model that you have to exit: its index stays, its queries leave early (docs/training.md)."""
     from leap.latency.retrofit_command import run_retrofit
@@ -285,7 +288,9 @@ def calibrate(
     ] = None,
     batch_size: BatchSize = 32,
     device: Device = "auto",
-    seed: Annotated[int, typer.Option(help="Of the parts that the sentences are split into.")] = 17,
+    seed: Annotated[
+        int, typer.Option(min=0, max=LAST_SEED, help="Of the parts that the sentences are split into.")
+    ] = 17,
 ) -> None:
     """Find exits, or a layer for queries, that are shown to be safe on held-out text (docs/exits.md)."""
     from leap.exits.calibrate import calibrate_folder as command

@@ -49,5 +49,5 @@ def test_an_unknown_variant_is_named(run: Run) -> None:
 def test_a_rule_that_does_not_fit_the_depth_is_refused(run: Run, rule: dict[str, int], fault: str) -> None:
     path = Path("models/leap-1/leap.json")
     path.write_text(json.dumps({"exit": {"threshold": 0.9, "min_layer": 4, "patience": 1, **rule}}))
-    with pytest.raises(UserError, match=rf"leap\.json does not hold an exit rule for 5 layers \({fault}"):
+    with pytest.raises(UserError, match=rf"leap\.json does not hold an exit rule for 5 layers \(exit: {fault}"):
         open_checkpoint(run, "cpu")

@@ -11,9 +11,11 @@ from typer.testing import CliRunner
 
 from leap.cli import app
 from leap.core.errors import UserError
-from leap.doctor.doctor_sentences import BUNDLED, sample
+from leap.doctor.doctor_sentences import BUNDLED, Sample, sample
+from leap.doctor.examine import default_rule, examine_model
 from leap.doctor.symptoms import costly_checks, false_convergence, flat_curve, zero_exits
-from leap.exits import LeapEncoder
+from leap.exits import ExitRule, LeapEncoder
+from leap.models.exit_heads import ExitHeads
 
 
 def layers(*similarity: float) -> list[dict[str, object]]:
@@ -131,6 +133,21 @@ def test_the_command_tells_the_states_apart(
     assert f"pictures: {page}" in words
 
 
+def test_what_leaves_is_judged_through_the_heads(make_folder: MakeFolder, sentences: list[str]) -> None:
+    folder = make_folder()
+    generator = torch.Generator().manual_seed(1)
+    ExitHeads(torch.randn(4, *[LeapEncoder(folder, "cpu").width] * 2, generator=generator)).save(folder)
+    model = LeapEncoder(folder, "cpu")
+    found = examine_model("model", model, Sample("own", sentences), ExitRule(threshold=-1.0, min_layer=3))
+    full = model.encode(sentences, strategy="full", normalize_embeddings=True)
+    for row in found["diagnosis"]["layers"]:
+        leaves = model.encode(sentences, strategy="fixed", layer=row["layer"], normalize_embeddings=True)
+        assert row["similarity_to_final"] == pytest.approx((leaves * full).sum(1).mean(), abs=1e-5)
+    at_third = found["diagnosis"]["layers"][2]["similarity_to_final"]
+    assert found["diagnosis"]["exit"]["similarity"] == pytest.approx(at_third, abs=1e-6)
+    assert found["symptoms"][3]["found"]
+
+
 def test_a_rule_that_does_not_fit_is_named(make_folder: MakeFolder, sentences: list[str], tmp_path: Path) -> None:
     file = write_sentences(tmp_path / "own.txt", sentences)
     page = tmp_path / "page.html"
@@ -142,8 +159,6 @@ def test_a_rule_that_does_not_fit_is_named(make_folder: MakeFolder, sentences: l
 
 
 def test_a_models_own_rule_is_taken(make_folder: MakeFolder, sentences: list[str], tmp_path: Path) -> None:
-    from leap.doctor.examine import default_rule
-
     folder = make_folder()
     (folder / "leap.json").write_text('{"exit": {"threshold": 0.9, "min_layer": 3, "patience": 2}}')
     rule = default_rule(LeapEncoder(folder, "cpu"))

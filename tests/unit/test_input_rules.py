@@ -1,5 +1,6 @@
 """Queries and documents leave by their own rules in leap.json."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -84,9 +85,23 @@ def test_calibrated_queries_without_a_calibration_are_refused_by_name(make_folde
         ({"layer": True}, "query: layer True"),
         ({"threshold": 0.9, "min_layer": 9, "patience": 1}, "min_layer 9 is not a layer"),
         ("early", "query: 'early' is no rule"),
-        ({"threshold": 0.9}, "is no rule"),
+        ({"threshold": 0.9}, "is no exit rule: expected threshold, min_layer and patience"),
     ],
 )
 def test_a_rule_that_does_not_fit_is_refused(make_folder: MakeFolder, rule: Any, named: str) -> None:
     with pytest.raises(UserError, match=named):
         opened(make_folder(), query=rule)
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"querry": {"layer": 2}}, "unknown key querry: it may have exit, query and document"),
+        ({"exit": {"threshold": 0.9}}, "exit: {'threshold': 0.9} is no exit rule"),
+        ({"exit": None}, "exit: None is no exit rule: expected threshold, min_layer and patience"),
+        ({"exit": {"threshold": 0.9, "min_layer": 9, "patience": 1}}, "exit: min_layer 9 is not a layer"),
+    ],
+)
+def test_a_key_that_says_nothing_is_refused(make_folder: MakeFolder, changes: dict[str, Any], named: str) -> None:
+    with pytest.raises(UserError, match=re.escape(named)):
+        opened(make_folder(), **changes)

@@ -128,7 +128,7 @@ FILES: list[tuple[str, bytes, list[str] | str]] = [
     ("t.csv", b"text\n" + b"b" * 1_000_000 + b"\n", ["b" * 1_000_000]),
     ("t.csv", b"text\nbi\x00bo\n", ["bi\x00bo"]),
     ("t.csv", f"text\n{HEBREW}\n😀\n".encode(), [HEBREW, "😀"]),
-    ("t.csv", b"Text\nbi\n", "has no column text: its columns are Text; set `columns` to those to read"),
+    ("t.csv", b"Text\nbi\n", "has no column text: its columns are Text; name those to read by --column"),
     ("t.csv", "text\nfür\n".encode("latin-1"), "is not UTF-8"),
     ("t.csv", "text\nbi\n".encode("utf-16"), "is not UTF-8"),
     ("t.csv", b"", "has no rows"),

@@ -174,8 +174,14 @@ def test_too_little_text_is_refused(tiny_model: LeapEncoder, queries: list[str],
     # .9^n <= .05 first holds for n = 29.
     with pytest.raises(UserError, match=r"28 different queries are too few: keep 0\.9 .* fewer than 29"):
         calibrate_queries(tiny_model, queries[:28] * 3, documents, QueryDemand())
-    with pytest.raises(UserError, match="99 documents are too few"):
-        calibrate_queries(tiny_model, queries, documents[:99], QueryDemand())
+    with pytest.raises(UserError, match="99 different documents are too few"):
+        calibrate_queries(tiny_model, queries, documents[:99] * 5, QueryDemand())
+
+
+def test_repeated_documents_count_once(tiny_model: LeapEncoder, queries: list[str], documents: list[str]) -> None:
+    once, often = (calibrate_queries(tiny_model, queries, given, LOW) for given in (documents, documents * 12))
+    assert often.report == once.report
+    assert once.report["documents"] == 150
 
 
 def test_an_existing_output_is_refused_before_any_work(

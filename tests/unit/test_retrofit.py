@@ -3,6 +3,7 @@
 import json
 import signal
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -124,6 +125,40 @@ def test_it_goes_on_where_it_stopped(
         assert all(torch.equal(one[key], two[key]) for key in one), name
 
 
+def test_the_output_appears_measured_or_not_at_all(
+    folder: Path, tmp_path: Path, sentences: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    output = tmp_path / "elastic"
+
+    def stop(written: Path) -> None:
+        assert LeapEncoder(written, "cpu").depth == 4
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        retrofit(folder, sentences, output, SHORT, device="cpu", finish=stop)
+    assert not output.exists()
+    trained = (tmp_path / "elastic.unfinished" / "student" / "model.safetensors").read_bytes()
+    monkeypatch.setattr(module, "train_student", None)  # the training is not done again
+    result = retrofit(folder, sentences, output, SHORT, device="cpu")
+    assert (output / "model.safetensors").read_bytes() == trained
+    assert result["steps"] == 2 * (len(sentences) // 10)
+    assert not (tmp_path / "elastic.unfinished").exists()
+
+
+def test_files_of_the_user_stay(folder: Path, tmp_path: Path, sentences: list[str]) -> None:
+    notes = tmp_path / "out.unfinished" / "notes.txt"
+    notes.parent.mkdir()
+    notes.write_text("mine")
+    with pytest.raises(
+        UserError, match=r"out\.unfinished, where .* not of a training \(notes\.txt\): move it away"
+    ):
+        retrofit(folder, sentences, tmp_path / "out", SHORT)
+    assert notes.read_text() == "mine"
+    (tmp_path / "other.unfinished").write_text("mine")
+    with pytest.raises(UserError, match="move it away, or name another --output"):
+        retrofit(folder, sentences, tmp_path / "other", SHORT)
+
+
 def test_what_cannot_be_done_is_refused_before_any_work(
     folder: Path, tmp_path: Path, sentences: list[str]
 ) -> None:
@@ -133,6 +168,9 @@ def test_what_cannot_be_done_is_refused_before_any_work(
         retrofit(folder, sentences, tmp_path / "out", SHORT, query_layer=5)
     with pytest.raises(UserError, match="fewer than one batch of 10"):
         retrofit(folder, sentences[:9], tmp_path / "out", SHORT)
+    for rate in (0.0, -1.0, float("nan"), float("inf")):
+        with pytest.raises(UserError, match="must be above 0 and finite"):
+            retrofit(folder, sentences, tmp_path / "out", replace(SHORT, learning_rate=rate))
     with pytest.raises(UserError, match="too few: a tenth of them is held out"):
         hold_out(sentences[:20])
     assert not list(tmp_path.glob("out*"))
@@ -173,6 +211,7 @@ def test_the_command_ends_with_the_earliest_layer_that_is_shown(
     assert leap("--keep", 2)[2].splitlines()[-1] == "error: keep 2.0 must lie between 0 and 1"
     code, printed, said = leap("--keep", 0.1)
     assert code == 0, said
+    assert "/1 [" not in said  # a timed query has no bar
     assert printed.splitlines()[0].startswith("queries leave at  neighbours kept, own index")
     report = json.loads((output / "query_calibration.json").read_text())
     assert (report["queries"], report["documents"], report["keep"]) == (50, 100, 0.1)

@@ -180,8 +180,8 @@ def _positions(
     missing = [column for column in columns if column not in names]
     if missing:
         raise UserError(
-            f"{file} has no column {', '.join(missing)}: its columns are {', '.join(names)}; set `columns` to "
-            "those to read (upper and lower case differ)"
+            f"{file} has no column {', '.join(missing)}: its columns are {', '.join(names)}; name "
+            "those to read by --column, in the settings by `columns` (upper and lower case differ)"
         )
     count = Counter(names)
     twice = [column for column in (*columns, *optional) if count[column] > 1]
@@ -319,7 +319,8 @@ def _fields(record: Any, place: str, columns: Sequence[str], optional: Sequence[
     for column in columns:
         if column not in record:
             raise UserError(
-                f"{place} has no key {column}, its keys are {', '.join(record)}: set `columns` to those to read"
+                f"{place} has no key {column}, its keys are {', '.join(record)}: name those to read by "
+                "--column, in the settings by `columns`"
             )
     return tuple(record.get(column) for column in (*columns, *optional))
 

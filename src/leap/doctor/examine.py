@@ -42,9 +42,10 @@ def examine_model(name: str, model: LeapEncoder, chosen: Sample, rule: ExitRule)
     started = time.perf_counter()
     pooled = layer_vectors(model, chosen.sentences, BATCH)
     tokens = token_counts(model, chosen.sentences)
-    diagnosis = examine(pooled, tokens, None, rule, settings_of(model.depth))
+    returned = model.returned(pooled)
+    diagnosis = examine(pooled, tokens, None, rule, settings_of(model.depth), returned=returned)
     exits = converged(pooled, rule)
-    similarity = F.cosine_similarity(at_layers(pooled, exits), pooled[-1], dim=-1).double()
+    similarity = F.cosine_similarity(at_layers(returned, exits), pooled[-1], dim=-1).double()
     speed = monitoring_overhead(model, chosen.sentences, rule)
     rate = diagnosis["exit"]["rate"]
     symptoms = [

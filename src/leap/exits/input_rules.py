@@ -37,10 +37,12 @@ def read_rules(folder: Path, depth: int) -> tuple[ExitRule, dict[str, dict[str, 
             raise TypeError("expected an object with the key `exit`")
         if has_wrong_checksum(content):
             raise UserError(f"{path} {CHANGED}: if you set another rule on purpose, take its `checksum` out")
-        rule = ExitRule(**content["exit"])
-        rule.check_depth(depth)
+        unknown = sorted(content.keys() - {"exit", *INPUT_TYPES, "checksum"})
+        if unknown:
+            raise ValueError(f"unknown key {', '.join(unknown)}: it may have exit, query and document")
+        rule = _exit_rule("exit", content.get("exit"), depth)
         others = input_rules(content, depth)
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
+    except (ValueError, TypeError, RecursionError) as error:
         raise UserError(f"{path} does not hold an exit rule for {depth} layers ({error}): correct it") from None
     return rule, others
 
@@ -62,7 +64,17 @@ def _arguments(kind: str, rule: Any, depth: int) -> dict[str, Any]:
         if type(layer) is not int or not 1 <= layer <= depth:
             raise ValueError(f"{kind}: layer {layer!r} is not a layer of this model: 1 to {depth}")
         return {"strategy": "fixed", "layer": layer}
-    if isinstance(rule, dict) and set(rule) == {"threshold", "min_layer", "patience"}:
-        ExitRule(**rule).check_depth(depth)
-        return {"strategy": "converged", **rule}
+    if isinstance(rule, dict) and "threshold" in rule:
+        return {"strategy": "converged", **vars(_exit_rule(kind, rule, depth))}
     raise ValueError(f"{kind}: {rule!r} is no rule: full, calibrated, a layer, or theta, l_min and k")
+
+
+def _exit_rule(name: str, rule: Any, depth: int) -> ExitRule:
+    if not isinstance(rule, dict) or set(rule) != {"threshold", "min_layer", "patience"}:
+        raise ValueError(f"{name}: {rule!r} is no exit rule: expected threshold, min_layer and patience")
+    checked = ExitRule(**rule)
+    try:
+        checked.check_depth(depth)
+    except ValueError as error:
+        raise ValueError(f"{name}: {error}") from None
+    return checked

@@ -45,11 +45,18 @@ def run_retrofit(
     training_text, queries, documents = hold_out(read_column(sentences, column))
     chosen = {key: value for key, value in options.items() if value is not None}
     training = replace(Training.of(device), **chosen)
-    retrofit(folder, training_text, output, training, query_layer=query_layer, device=device, seed=seed)
-    after = LeapEncoder(output, device)
-    shown = table(measure_retrofit(after, LeapEncoder(folder, device), queries, documents))
-    if query_layer is not None:
-        return f"{shown}\nqueries leave at layer {query_layer}, as --query-layer says"
-    calibrated = calibrate_queries(after, queries, documents, demand, seed=seed)
-    calibrated.save(output)
-    return f"{shown}\n{describe_queries(calibrated)[0]}"
+    shown: list[str] = []
+
+    def measure(written: Path) -> None:
+        after = LeapEncoder(written, device)
+        shown.append(table(measure_retrofit(after, LeapEncoder(folder, device), queries, documents)))
+        if query_layer is not None:
+            shown.append(f"queries leave at layer {query_layer}, as --query-layer says")
+            return
+        calibrated = calibrate_queries(after, queries, documents, demand, seed=seed)
+        calibrated.save(written)
+        shown.append(describe_queries(calibrated)[0])
+
+    steps = {"query_layer": query_layer, "device": device, "seed": seed, "finish": measure}
+    retrofit(folder, training_text, output, training, **steps)
+    return "\n".join(shown)

@@ -78,6 +78,6 @@ def _milliseconds(model: LeapEncoder, queries: Sequence[str]) -> list[float]:
     for query in (queries[0], *queries):  # the first one warms up
         for layer in range(1, model.depth + 1):
             started = time.perf_counter()
-            model.encode_query(query, strategy="fixed", layer=layer)
+            model.encode_query(query, strategy="fixed", layer=layer, show_progress_bar=False)
             times[layer - 1].append(1000 * (time.perf_counter() - started))
     return [median(each[1:]) for each in times]

@@ -6,13 +6,14 @@ The model is its own teacher and its own start. Everything that only the trainin
 
 import hashlib
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from math import inf
 from pathlib import Path
 from typing import Any, Literal
 
 from leap.core.errors import UserError
-from leap.core.files import must_be_new, whole_folder, write_with_checksum
+from leap.core.files import must_be_new, read_json, whole_folder, write_with_checksum
 from leap.core.project import Place
 from leap.core.sample_sizes import NEIGHBOURS
 from leap.core.settings import VariantSettings
@@ -24,13 +25,15 @@ from leap.models.packed_encoder import EncoderConfig
 from leap.models.walk import Shape
 from leap.train.objective.layer_map import needed_teacher_layers
 from leap.train.teacher.teacher_cache import build_cache
-from leap.train.train_student import train_student
+from leap.train.train_student import is_trained, train_student, training_identity
 
 LOG_EVERY = 50
 # Among fewer documents a query keeps its nearest ten by chance.
 FEWEST_DOCUMENTS = 10 * NEIGHBOURS
 # The longest input that the settings take; a decoder's own may be above it.
 LONGEST = 8192
+# What lies in `<output>.unfinished`.
+OWN = ("teacher", "tokens", "student", "training", "states")
 # What was found best for all-MiniLM-L6-v2 (docs/log/2026-11-28.md); the variant `elastic` of the profiles.
 LOSS: dict[str, Any] = {
     "kind": "leap",
@@ -106,6 +109,7 @@ def retrofit(
     query_layer: int | None = None,
     device: str = "auto",
     seed: int = 1,
+    finish: Callable[[Path], None] = lambda folder: None,
 ) -> dict[str, Any]:
     """Train a model to exit and write it as a folder of its own.
 
@@ -118,6 +122,7 @@ def retrofit(
         sentences: the training text, like what the model will encode.
         output: the new folder; must not exist.
         query_layer: from 1 to L; queries at full depth too if None, until a layer is shown to keep enough.
+        finish: called with the new folder before it takes its place; stopped in it, the next call begins there.
 
     Returns:
         What training.json says.
@@ -127,6 +132,12 @@ def retrofit(
         KeyboardInterrupt: SIGINT or SIGTERM came; the state is saved.
     """
     must_be_new(output)
+    root = output.absolute().with_name(f"{output.name}.unfinished")
+    _check_own(root)
+    if not 0 < training.learning_rate < inf:
+        raise UserError(
+            f"learning rate {training.learning_rate} must be above 0 and finite: change --learning-rate"
+        )
     opened = open_model(model)
     shape, longest = opened.encoder.config, opened.tokenizer.max_length
     chosen = query_layer or shape.layers
@@ -138,21 +149,39 @@ def retrofit(
             "thousands, or name a smaller --batch-size"
         )
     source = LocalModel(kind="local", path=str(model))
-    root = output.absolute().with_name(f"{output.name}.unfinished")
     place = Place(root / "student", root / "training", root / "states")
     length = min(training.max_length, longest)
     variant = _settings(shape, longest, training, length, device)
     layers = needed_teacher_layers(shape.layers, shape.layers, variant.loss)
     build_cache(root / "teacher", locate(source), sentences, layers, length, device)
-    result = train_student(variant, source, seed, sentences, root / "teacher", place, lambda *_: None)
+    if is_trained(place, training_identity(variant, seed, root / "teacher")):
+        result: dict[str, Any] = read_json(place.training / "training.json", "leap retrofit")
+    else:
+        result = train_student(variant, source, seed, sentences, root / "teacher", place, lambda *_: None)
     with whole_folder(output) as temporary:
         shutil.copytree(place.student, temporary, dirs_exist_ok=True)
         # A rule that never leaves early: `encode` gives what the model gave, until a person says otherwise.
         full = {"threshold": 1.0, "min_layer": shape.layers, "patience": 1}
         rules = {"exit": full, "query": {"layer": chosen}, "document": "full"}
         write_with_checksum(temporary / "leap.json", rules)
+        finish(temporary)
     shutil.rmtree(root)
     return result
+
+
+def _check_own(root: Path) -> None:
+    """Refuse a place for the unfinished training that holds anything else, for it is removed at the end."""
+    if root.is_dir():
+        others = sorted(
+            entry.name for entry in root.iterdir() if not (entry.name in OWN or entry.match(".*.part"))
+        )
+    else:
+        others = [root.name] if root.exists() else []
+    if others:
+        raise UserError(
+            f"{root}, where the unfinished training goes, holds what is not of a training "
+            f"({', '.join(others[:3])}): move it away, or name another --output"
+        )
 
 
 def _settings(shape: Shape, longest: int, training: Training, length: int, device: str) -> VariantSettings:

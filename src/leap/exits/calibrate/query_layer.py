@@ -78,7 +78,7 @@ def calibrate_queries(
 
     The statement: with probability `demand.confidence` over the queries, a future query drawn like them that
     leaves at the layer finds, on average, at least the share `demand.keep` of the ten documents that are
-    nearest to it at full depth. The documents are the given ones, indexed at full depth.
+    nearest to it at full depth. The documents are the given ones, each once, indexed at full depth.
 
     Args:
         queries: held out: a random sample of what will be asked, used for nothing else.
@@ -97,10 +97,12 @@ def calibrate_queries(
             f"{len(unique)} different queries are too few: keep {demand.keep} at confidence "
             f"{demand.confidence} cannot be shown with fewer than {least}: give more, hundreds are best"
         )
+    # A repeated document is as near as its copy: with it, other ten would stay than the ten nearest texts.
+    documents = list(dict.fromkeys(documents))
     if len(documents) < FEWEST_DOCUMENTS:
         raise UserError(
-            f"{len(documents)} documents are too few: among fewer than {FEWEST_DOCUMENTS} a query keeps its "
-            f"nearest {NEIGHBOURS} by chance: give more"
+            f"{len(documents)} different documents are too few: among fewer than {FEWEST_DOCUMENTS} a query keeps "
+            f"its nearest {NEIGHBOURS} by chance: give more"
         )
     fitted = None
     if with_heads:
