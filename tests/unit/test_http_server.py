@@ -101,7 +101,7 @@ def test_what_a_request_may_choose(
 MALFORMED: list[tuple[Any, int, str]] = [
     (b"{", 400, "JSON"),
     (b"[1]", 400, ""),
-    ({"input": []}, 400, "input"),
+    ({"input": []}, 400, "input is an empty list: give at least one text"),
     ({"input": [1, 2]}, 400, "not token ids"),
     ({"input": [[1, 2]]}, 400, "not token ids"),
     ({"input": ["bi", None]}, 400, "sentence 2 is no text"),
@@ -111,6 +111,7 @@ MALFORMED: list[tuple[Any, int, str]] = [
     ({"input": "bi", "input_type": "passage"}, 400, "input_type"),
     ({"input": "bi", "layers": 9}, 400, "a budget of 9 layers: this model has 1 to 5"),
     ({"input": "bi", "layers": 2, "strategy": "near_final"}, 400, "leave out max_layer"),
+    ({"input": "bi", "strategy": "fixed"}, 400, 'give "strategy": "full", "layers": 3'),
     ({"input": "bi", "strategy": "predictors"}, 400, "predictors"),
     ({"input": "bi", "model": "gpt"}, 404, "only 'tiny'"),
     ({"input": "b" * 101}, 400, "101 characters"),

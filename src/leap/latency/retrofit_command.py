@@ -57,6 +57,14 @@ def run_retrofit(
         calibrated.save(written)
         shown.append(describe_queries(calibrated)[0])
 
-    steps = {"query_layer": query_layer, "device": device, "seed": seed, "finish": measure}
-    retrofit(folder, training_text, output, training, **steps)
+    retrofit(
+        folder,
+        training_text,
+        output,
+        training,
+        query_layer=query_layer,
+        device=device,
+        seed=seed,
+        finish=measure,
+    )
     return "\n".join(shown)

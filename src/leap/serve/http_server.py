@@ -40,7 +40,7 @@ class EmbeddingRequest(BaseModel):
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
-    input: str | Annotated[list[Any], Field(min_length=1)]
+    input: str | list[Any]
     model: str | None = None
     encoding_format: Literal["float", "base64"] = "float"
     dimensions: Annotated[int, Field(ge=1)] | None = None
@@ -54,6 +54,8 @@ class EmbeddingRequest(BaseModel):
     def texts(self) -> list[str]:
         """Return the texts; RequestRefused where they are not within the limits, or are tokens."""
         given = [self.input] if isinstance(self.input, str) else self.input
+        if not given:
+            raise RequestRefused("input is an empty list: give at least one text")
         if any(isinstance(each, int | list) for each in given):
             raise RequestRefused(
                 "input must be text, not token ids, for they are another model's (LangChain: "
@@ -62,6 +64,9 @@ class EmbeddingRequest(BaseModel):
         return check_texts(given)
 
     def options(self) -> dict[str, Any]:
+        """Return `encode`'s arguments; RequestRefused for strategy fixed, whose layer is no field here."""
+        if self.strategy == "fixed":
+            raise RequestRefused('strategy fixed is not served: for layer 3 give "strategy": "full", "layers": 3')
         options: dict[str, Any] = {
             "input_type": self.input_type,
             "strategy": self.strategy,
