@@ -28,4 +28,5 @@ def test_results_are_a_row_a_variant_and_seed(tmp_path: Path, monkeypatch: pytes
     assert table.loc[("leap", 1), "verdict"] == "passes"
     assert table.loc[("baseline", 1), "verdict"] == "control"
     assert table.loc["elastic"].drop(columns="verdict").isna().all(axis=None)
+    assert {str(dtype) for dtype in table.drop(columns="verdict").dtypes} == {"float64"}
     assert results(tmp_path).equals(table)

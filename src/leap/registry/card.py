@@ -69,6 +69,8 @@ def front_matter(card: str) -> dict[str, Any]:
     """Return the front matter of a card; empty where it has none."""
     from huggingface_hub import ModelCard
 
+    if not card.lstrip().startswith("---"):
+        return {}  # huggingface_hub warns of it
     return dict(ModelCard(card, ignore_metadata_errors=True).data.to_dict())  # type: ignore[no-untyped-call]
 
 

@@ -21,8 +21,8 @@ def results(folder: str | Path = ".") -> pd.DataFrame:
 
     Returns:
         Indexed by `variant` and `seed`; columns named as in `dvc metrics show` (layers, exit_rate, similarity,
-        nn_at_10, sts_full, sts_exit, ndcg_full, ndcg_query, ndcg_exit, speed_up), and `verdict`; NaN where a
-        figure was not measured.
+        nn_at_10, sts_full, sts_exit, ndcg_full, ndcg_query, ndcg_exit, speed_up, query_speed_up), and
+        `verdict`; NaN where a figure was not measured.
 
     Raises:
         UserError: there is no report yet.
@@ -43,4 +43,6 @@ def results(folder: str | Path = ".") -> pd.DataFrame:
         for name, variant in summary["variants"].items()
         for seed, content in variant["seeds"].items()
     ]
-    return pd.DataFrame(rows).drop(columns="passed").set_index(["variant", "seed"])
+    table = pd.DataFrame(rows).drop(columns="passed").set_index(["variant", "seed"])
+    # A figure that no variant has would be a column of None.
+    return table.astype(dict.fromkeys(table.columns.drop("verdict"), float))

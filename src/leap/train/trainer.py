@@ -212,7 +212,7 @@ class Trainer:
         quoted = "; ".join(self.sentences[row][:80] for row in rows[:3])
         return (
             f"the loss is not finite at step {step} (term {', '.join(named)}), in the batch that begins "
-            f"with: {quoted}. Lower train.learning_rate, or raise loss.tau_c"
+            f"with: {quoted}. Lower train.learning_rate (leap retrofit: --learning-rate), or raise loss.tau_c"
         )
 
     @torch.no_grad()
