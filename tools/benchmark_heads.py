@@ -45,28 +45,28 @@ def head_costs(model: LeapEncoder, sentences: list[str], size: int, rounds: int)
     heads, model.heads = model.heads, None
     plain = frontier_paths(model, batches, model.rule, [], None)
     model.heads = heads
-    calls = {(name, False): path.forward for name, path in plain.items()}
-    calls |= {(name, True): path.forward for name, path in with_heads.items()}
+    calls = {name: path.forward for name, path in plain.items()}
+    calls |= {f"{name} head": path.forward for name, path in with_heads.items()}
     on_card = model.device.type == "cuda"
     timer = timing_cuda.burst_timer() if on_card else cpu_timer
     times = time_paths(calls, batches, 2 * len(batches), timer)
     depth = model.depth
-    layer_ms = float(np.median(times[f"layer_{depth}", False])) / depth
+    layer_ms = float(np.median(times[f"layer_{depth}"])) / depth
     rows = []
     for layer in range(1, depth):
         name = f"layer_{layer}"
-        ratio, interval = speed_up(times[name, True], times[name, False], SEED)
-        without = float(np.median(times[name, False]))
+        ratio, interval = speed_up(times[f"{name} head"], times[name], SEED)
+        without = float(np.median(times[name]))
         rows.append(
             {
                 "batch": size,
                 "tokens": sum(len(batch.ids) for batch in batches) / (size * len(batches)),
                 "layer": layer,
                 "ms_without": without,
-                "ms_with": float(np.median(times[name, True])),
+                "ms_with": float(np.median(times[f"{name} head"])),
                 "share_of_a_layer": (ratio - 1) * without / layer_ms,
                 "share_of_a_layer_ci95": [(bound - 1) * without / layer_ms for bound in interval],
-                "of_full_depth": float(np.median(times[name, True])) / (layer_ms * depth),
+                "of_full_depth": float(np.median(times[f"{name} head"])) / (layer_ms * depth),
             }
         )
     return rows
