@@ -94,9 +94,11 @@ def test_the_sequence_runs_from_deep_to_shallow_and_stops() -> None:
     assert earliest_layer(torch.empty(0, 300), demand) is None
 
 
+@pytest.mark.parametrize("dimensions", [None, 5])
 def test_the_shares_are_those_of_a_search_by_hand(
-    tiny_model: LeapEncoder, queries: list[str], documents: list[str]
+    tiny_folder: Path, queries: list[str], documents: list[str], dimensions: int | None
 ) -> None:
+    tiny_model = LeapEncoder(tiny_folder, "cpu", truncate_dim=dimensions)
     shares = measure_overlap(tiny_model, queries, documents, batch_size=32)
     assert shares.shape == (4, 120)
 

@@ -168,10 +168,13 @@ def test_every_query_layer_in_every_index(
     assert result["teacher_index"] is None
 
 
-def test_every_query_layer_goes_through_the_exit_heads(make_folder: MakeFolder, sentences: list[str]) -> None:
+@pytest.mark.parametrize("dimensions", [None, 5])
+def test_every_query_layer_goes_through_the_exit_heads(
+    make_folder: MakeFolder, sentences: list[str], dimensions: int | None
+) -> None:
     folder = make_folder()
     ExitHeads(torch.randn(4, 16, 16, generator=torch.Generator().manual_seed(0))).save(folder)
-    model = LeapEncoder(folder, "cpu")
+    model = LeapEncoder(folder, "cpu", truncate_dim=dimensions)
     collection = backwards(sentences)
     asked, texts = list(collection.queries.values()), list(collection.corpus.values())
     result = figures(model, collection, ExitRule(0.885, 2, 2), 8, skip_own_id=False)
@@ -374,7 +377,7 @@ def test_a_model_with_prompts_scores_as_sentence_transformers_evaluator_scores_i
     assert without != pytest.approx(theirs, abs=1e-3)
     # Queries that leave by leap.json's rule have the same prompt.
     (folder / "leap.json").write_text(
-        json.dumps({"exit": {"threshold": 1.0, "min_layer": 5}, "query": {"layer": 2}, "document": "full"})
+        json.dumps({"exit": dataclasses.asdict(FULL), "query": {"layer": 2}, "document": "full"})
     )
     theirs = evaluator(leap.sentence_transformer(folder, "cpu"))["x_cosine_ndcg@10"]
     result = figures(LeapEncoder(folder, "cpu"), collection, FULL, 8, skip_own_id=False)

@@ -1,5 +1,7 @@
 import json
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 from scipy.stats import spearmanr
@@ -28,7 +30,11 @@ def cosine(one: np.ndarray, two: np.ndarray) -> float:
     return float(one @ two / np.linalg.norm(one) / np.linalg.norm(two))
 
 
-def test_pair_cosines_are_those_of_encode(tiny_model: LeapEncoder, sentences: list[str]) -> None:
+@pytest.mark.parametrize("dimensions", [None, 5])
+def test_pair_cosines_are_those_of_encode(
+    tiny_folder: Path, sentences: list[str], dimensions: int | None
+) -> None:
+    tiny_model = LeapEncoder(tiny_folder, "cpu", truncate_dim=dimensions)
     left, right = sentences[:25], [*sentences[25:49], sentences[0]]
     result = pair_cosines(tiny_model, left, right, RULE, batch_size=8)
     assert result.by_layer.shape == (5, 25)

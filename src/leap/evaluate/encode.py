@@ -84,7 +84,7 @@ def full_vectors(
     cache: VectorCache | None = None,
     prompt_name: str | None = None,
 ) -> Tensor:
-    """Compute full depth alone, [N, D] float32 on the CPU, length 1; arguments as `full_and_exited`."""
+    """Compute full depth alone, [N, d] float32 on the CPU, length 1; arguments as `full_and_exited`."""
     unique, back = _unique(texts)
 
     def compute() -> dict[str, Tensor]:
@@ -98,10 +98,12 @@ def full_vectors(
         _check_finite(vectors, model)
         return {"full": vectors}
 
-    if cache is None:
-        return compute()["full"][back]
     what = f"full depth, batches of {batch_size}"
-    return cache.vectors(model, unique, what, compute, prompt_name)["full"][back]
+    whole = compute() if cache is None else cache.vectors(model, unique, what, compute, prompt_name)
+    vectors = whole["full"]
+    if model.get_embedding_dimension() < model.width:
+        vectors = F.normalize(vectors[:, : model.truncate_dim], dim=-1)
+    return vectors[back]
 
 
 def full_and_exited(
@@ -132,7 +134,7 @@ def full_and_exited(
     """
     unique, back = _unique(texts)
     width = model.width
-    full, exited = torch.empty(len(unique), width), torch.empty(len(unique), width)
+    full, exited = torch.empty(2, len(unique), model.get_embedding_dimension())
     exits = torch.empty(len(unique), dtype=torch.int64)
     if cache is not None and len(unique) * (model.depth + 1) * full.element_size() * width > cache.limit:
         cache = None
@@ -142,8 +144,8 @@ def full_and_exited(
             pooled = layer_vectors(model, chunk, batch_size, cache, progress.update, prompt_name)
             rows = slice(start, start + len(chunk))
             exits[rows] = converged(pooled, rule)
-            full[rows] = F.normalize(pooled[-1], dim=-1)
             returned = model.returned(pooled)
+            full[rows] = F.normalize(returned[-1], dim=-1)
             exited[rows] = F.normalize(at_layers(returned, exits[rows]), dim=-1)
             if layers is not None:
                 places = ((back >= start) & (back < start + len(chunk))).nonzero().flatten()

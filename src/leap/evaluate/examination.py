@@ -70,7 +70,7 @@ def measure_exits(
         "set": settings.primary_set,
         **examine(pooled, tokens, pairs_among(pairs, sentences), model.rule, settings, own, returned),
         "teacher": means,
-        "start": likeness_to_start(pooled[-1], reference, settings) if retrofitted else None,
+        "start": likeness_to_start(returned[-1], reference, settings) if retrofitted else None,
     }, rows
 
 
@@ -143,9 +143,10 @@ def sentence_scores(
     layer gives, through the exit heads, `pooled` if None.
     """
     exits = converged(pooled, rule)
+    returned = pooled if returned is None else returned
     alike = {
-        "full": likeness(pooled[-1], teacher, k),
-        "exit": likeness(at_layers(pooled if returned is None else returned, exits), teacher, k),
+        "full": likeness(returned[-1], teacher, k),
+        "exit": likeness(at_layers(returned, exits), teacher, k),
     }
     means = {name: value for mode, item in alike.items() for name, value in item.figures(mode).items()}
     columns: dict[str, Any] = {

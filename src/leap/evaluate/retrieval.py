@@ -126,7 +126,7 @@ def retrieve(
     queries, documents = list(collection.queries), tie_order(collection.corpus)
     texts = [collection.queries[key] for key in queries], [collection.corpus[key] for key in documents]
     own = own_places(queries, documents) if skip_own_id else None
-    by_layer = torch.empty(model.depth, len(queries), model.width)
+    by_layer = torch.empty(model.depth, len(queries), model.get_embedding_dimension())
 
     def collect(places: Tensor, pooled: Tensor) -> None:
         by_layer[:, places] = F.normalize(pooled[1:], dim=-1)

@@ -40,6 +40,8 @@ class Leaving:
     input_rules: dict[str, dict[str, Any]]
     # What leaves early goes through them; None where the layers' own vectors leave.
     heads: ExitHeads | None
+    # A returned vector's dimensions; None where all are returned.
+    truncate_dim: int | None
     path: PathName
     # Counts what leaves; leap.serve.
     monitor: Observer | None
@@ -139,8 +141,12 @@ class Leaving:
         return self._exits(capped(self._policy(strategy, rule, layer, pabee_patience), max_layer, self.depth))
 
     def returned(self, pooled: Tensor) -> Tensor:
-        """Return what an exit at each layer gives, [L + 1, N, D] pooled layers to the same: through the heads."""
-        return pooled if self.heads is None else self.heads.to(pooled.device).mapped(pooled)
+        """Return what an exit at each layer gives, [L + 1, N, D] pooled layers to [L + 1, N, d].
+
+        Through the heads, and cut to the model's own dimensions d (truncate_dim).
+        """
+        mapped = pooled if self.heads is None else self.heads.to(pooled.device).mapped(pooled)
+        return mapped[..., : self.truncate_dim]
 
     def _observe(
         self,

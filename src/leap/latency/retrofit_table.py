@@ -41,7 +41,7 @@ def measure_retrofit(
     `before` is the model that it was made from.
     """
     index, old = (_full(each, documents, "document", batch_size) for each in (model, before))
-    layers = torch.empty(model.depth + 1, len(queries), model.width)
+    layers = torch.empty(model.depth + 1, len(queries), model.get_embedding_dimension())
     for rows, pooled in model.pooled_layers(queries, batch_size, prompt_name="query"):
         layers[:, rows] = model.returned(pooled)
     own_best = nearest(layers[-1], index, NEIGHBOURS)
@@ -66,9 +66,9 @@ def table(rows: Sequence[LayerRow]) -> str:
 
 
 def _full(model: LeapEncoder, texts: Sequence[str], kind: str, batch_size: int) -> Tensor:
-    vectors = torch.empty(len(texts), model.width)
+    vectors = torch.empty(len(texts), model.get_embedding_dimension())
     for rows, pooled in model.pooled_layers(texts, batch_size, prompt_name=kind):
-        vectors[rows] = pooled[-1]
+        vectors[rows] = pooled[-1, :, : model.truncate_dim]
     return vectors
 
 

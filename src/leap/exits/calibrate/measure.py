@@ -31,9 +31,8 @@ class Measured:
     similarity: Tensor
 
     @classmethod
-    def of(cls, pooled: Tensor, patience: int, heads: ExitHeads | None = None) -> "Measured":
-        """Measure pooled layers, [L + 1, N, D] float32."""
-        returned = pooled if heads is None else heads.mapped(pooled)
+    def of(cls, pooled: Tensor, patience: int, returned: Tensor) -> "Measured":
+        """Measure pooled layers, [L + 1, N, D] float32; `returned` is what exits there give, [L + 1, N, d]."""
         return cls(consecutive_similarity(pooled, patience), layer_features(pooled), similarity_to_final(returned))
 
     def at(self, rows: Tensor) -> "Measured":
@@ -70,7 +69,7 @@ def measure(
     """
     depth, rows = model.depth, len(sentences)
     measured = Measured(torch.empty(depth, rows), torch.empty(depth - 1, rows, FEATURES), torch.empty(depth, rows))
-    vectors = torch.empty(depth, len(searching), model.encoder.config.width)
+    vectors = torch.empty(depth, len(searching), model.get_embedding_dimension())
     place = torch.full((rows,), -1)
     place[searching] = torch.arange(len(searching))
     heads = heads and heads.to(model.device)
@@ -82,14 +81,14 @@ def measure(
             )
         # Where the model is: next to an H200, 32 CPU cores came to 107 sentences a second.
         pooled = layers.to(model.device)
-        part = Measured.of(pooled, patience, heads)
+        returned = (pooled if heads is None else heads.mapped(pooled))[..., : model.truncate_dim]
+        part = Measured.of(pooled, patience, returned)
         measured.consecutive[:, index] = part.consecutive.cpu()
         measured.features[:, index] = part.features.cpu()
         measured.similarity[:, index] = part.similarity.cpu()
         wanted = place[index] >= 0
         if wanted.any():
-            chosen = pooled[:, wanted.to(pooled.device)]
-            vectors[:, place[index][wanted]] = (chosen if heads is None else heads.mapped(chosen))[1:].cpu()
+            vectors[:, place[index][wanted]] = returned[1:, wanted.to(pooled.device)].cpu()
     return measured, vectors
 
 

@@ -172,6 +172,7 @@ def measure_overlap(
         raise UserError(
             f"{model.folder} gives vectors that are not finite: its weights are damaged, train or fetch it again"
         )
+    index, vectors = index[:, : model.truncate_dim], vectors[..., : model.truncate_dim]  # as they are returned
     full = nearest(vectors[-1], index, NEIGHBOURS)
     return torch.stack([overlap(nearest(layer, index, NEIGHBOURS), full) for layer in vectors[:-1]])
 
