@@ -1,5 +1,4 @@
 import json
-
 from pathlib import Path
 
 import numpy as np
@@ -31,9 +30,7 @@ def cosine(one: np.ndarray, two: np.ndarray) -> float:
 
 
 @pytest.mark.parametrize("dimensions", [None, 5])
-def test_pair_cosines_are_those_of_encode(
-    tiny_folder: Path, sentences: list[str], dimensions: int | None
-) -> None:
+def test_pair_cosines_are_those_of_encode(tiny_folder: Path, sentences: list[str], dimensions: int | None) -> None:
     tiny_model = LeapEncoder(tiny_folder, "cpu", truncate_dim=dimensions)
     left, right = sentences[:25], [*sentences[25:49], sentences[0]]
     result = pair_cosines(tiny_model, left, right, RULE, batch_size=8)

@@ -254,8 +254,9 @@ class Paths:
         batch = pack([[self.encoder.config.pad_token] * length] * rows).to(self.encoder.weight.device)
         if not fused.fits(batch, fused_path.fused.config) or not graph_path.takes(batch):
             return
+        both: tuple[FastPath, ...] = fused_path, graph_path
         by_kernel, by_graphs = (
-            time_call(partial(path.run, path.place(batch, plan), plan, heads)) for path in (fused_path, graph_path)
+            time_call(partial(path.run, path.place(batch, plan), plan, heads)) for path in both
         )
         if by_kernel <= by_graphs:
             fused_path.most_tokens = max(fused_path.most_tokens, tokens)

@@ -31,8 +31,12 @@ class Measured:
     similarity: Tensor
 
     @classmethod
-    def of(cls, pooled: Tensor, patience: int, returned: Tensor) -> "Measured":
-        """Measure pooled layers, [L + 1, N, D] float32; `returned` is what exits there give, [L + 1, N, d]."""
+    def of(cls, pooled: Tensor, patience: int, returned: Tensor | None = None) -> "Measured":
+        """Measure pooled layers, [L + 1, N, D] float32.
+
+        `returned` is what exits there give, [L + 1, N, d], `pooled` if None.
+        """
+        returned = pooled if returned is None else returned
         return cls(consecutive_similarity(pooled, patience), layer_features(pooled), similarity_to_final(returned))
 
     def at(self, rows: Tensor) -> "Measured":
