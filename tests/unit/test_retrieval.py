@@ -377,7 +377,9 @@ def test_a_model_with_prompts_scores_as_sentence_transformers_evaluator_scores_i
     assert without != pytest.approx(theirs, abs=1e-3)
     # Queries that leave by leap.json's rule have the same prompt.
     (folder / "leap.json").write_text(
-        json.dumps({"exit": dataclasses.asdict(FULL), "query": {"layer": 2}, "document": "full"})
+        json.dumps(
+            {"exit": {"threshold": 1.0, "min_layer": 5, "patience": 1}, "query": {"layer": 2}, "document": "full"}
+        )
     )
     theirs = evaluator(leap.sentence_transformer(folder, "cpu"))["x_cosine_ndcg@10"]
     result = figures(LeapEncoder(folder, "cpu"), collection, FULL, 8, skip_own_id=False)
