@@ -148,6 +148,29 @@ def test_what_leaves_is_judged_through_the_heads(make_folder: MakeFolder, senten
     assert found["symptoms"][3]["found"]
 
 
+def test_a_model_whose_queries_leave_early_is_not_told_to_run_at_full_depth(
+    make_folder: MakeFolder, sentences: list[str]
+) -> None:
+    folder = make_folder()
+    rule = {"threshold": 1.0, "min_layer": 5, "patience": 1}
+    (folder / "leap.json").write_text(json.dumps({"exit": rule, "query": {"layer": 3}, "document": "full"}))
+    model = LeapEncoder(folder, "cpu")
+    found = examine_model("model", model, Sample("own", sentences), model.rule)
+    assert found["diagnosis"]["verdict"] == "never exits"
+    assert found["verdict"] == "queries leave early"
+    there = found["diagnosis"]["layers"][2]
+    cosine, kept = f"{there['similarity_to_final']:.3f}", f"{there['nn_at_10']:.0%}"
+    assert found["advice"].startswith(
+        "Queries (`encode_query`) leave at layer 3 of 5, as the model's leap.json says: from there a vector of "
+        f"these sentences has cosine {cosine} to full depth and keeps {kept} of its nearest neighbours."
+    )
+    assert found["advice"].endswith("Other sentences compute all layers, so an index stays as it is.")
+    # Where sentences leave as well, both are said.
+    both = examine_model("model", model, Sample("own", sentences), ExitRule(-1.0, 2))
+    assert both["verdict"] == both["diagnosis"]["verdict"] != "never exits"
+    assert "Queries (`encode_query`) leave at layer 3 of 5" in both["advice"]
+
+
 def test_a_rule_that_does_not_fit_is_named(make_folder: MakeFolder, sentences: list[str], tmp_path: Path) -> None:
     file = write_sentences(tmp_path / "own.txt", sentences)
     page = tmp_path / "page.html"

@@ -27,6 +27,8 @@ from leap.models.folder import hash_weights
 
 # So many sentences are timed, each a few times.
 TIMED = 10
+# The verdict of a diagnosis, and what it becomes where leap.json has queries leave at a layer of their own.
+NEVER, EARLY_QUERIES = "never exits", "queries leave early"
 
 
 def examine_model(name: str, model: LeapEncoder, chosen: Sample, rule: ExitRule) -> dict[str, Any]:
@@ -48,6 +50,15 @@ def examine_model(name: str, model: LeapEncoder, chosen: Sample, rule: ExitRule)
     similarity = F.cosine_similarity(at_layers(returned, exits), pooled[-1], dim=-1).double()
     speed = monitoring_overhead(model, chosen.sentences, rule)
     rate = diagnosis["exit"]["rate"]
+    verdict, words = diagnosis["verdict"], advice(diagnosis, model.depth)
+    query_layer = model.input_rules.get("query", {}).get("layer", model.depth)
+    if query_layer < model.depth:
+        queries = query_advice(query_layer, diagnosis, model.depth)
+        if verdict == NEVER:
+            verdict = EARLY_QUERIES
+            words = f"{queries} Other sentences compute all layers, so an index stays as it is."
+        else:
+            words = f"{words} {queries}"
     symptoms = [
         flat_curve(diagnosis["layers"], rule.min_layer),
         zero_exits(rate, rule.threshold),
@@ -69,8 +80,8 @@ def examine_model(name: str, model: LeapEncoder, chosen: Sample, rule: ExitRule)
             "min_layer": rule.min_layer,
             "patience": rule.patience,
         },
-        "verdict": diagnosis["verdict"],
-        "advice": advice(diagnosis, model.depth),
+        "verdict": verdict,
+        "advice": words,
         "symptoms": [vars(symptom) for symptom in symptoms],
         "checklist": checklist(diagnosis["exit"]),
         "diagnosis": diagnosis,
@@ -123,7 +134,7 @@ def advice(diagnosis: dict[str, Any], depth: int) -> str:
     """Put the verdict into plain words, with the figures that it rests on and what to do."""
     exits, best = diagnosis["exit"], diagnosis["recommended"]
     layers = f"{exits['expected_layers']:.1f} of {depth} layers"
-    if diagnosis["verdict"] == "never exits":
+    if diagnosis["verdict"] == NEVER:
         words = (
             f"Early exit saves next to nothing on this model: {exits['rate']:.1%} of the sentences leave "
             f"before the last layer, {layers} are computed on average. Run it at full depth."
@@ -146,6 +157,17 @@ def advice(diagnosis: dict[str, Any], depth: int) -> str:
             "like a success."
         )
     return f"{words} {_way_out(diagnosis['verdict'], best)}"
+
+
+def query_advice(layer: int, diagnosis: dict[str, Any], depth: int) -> str:
+    """Put into plain words what a model gives whose leap.json lets queries leave at a layer."""
+    there = diagnosis["layers"][layer - 1]
+    return (
+        f"Queries (`encode_query`) leave at layer {layer} of {depth}, as the model's leap.json says: from there a "
+        f"vector of these sentences has cosine {there['similarity_to_final']:.3f} to full depth and keeps "
+        f"{there['nn_at_10']:.0%} of its nearest neighbours. `leap calibrate MODEL --queries FILE --documents FILE` "
+        "shows on your own text what may be relied on."
+    )
 
 
 def _way_out(verdict: str, best: dict[str, Any] | None) -> str:
