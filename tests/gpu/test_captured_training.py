@@ -76,7 +76,7 @@ def test_the_captured_step_trains_like_the_plain_one(
     assert captured.lines[-1]["loss"] < 0.9 * captured.lines[0]["loss"]
 
 
-def test_the_librarys_loss_trains_on_packed_rows_without_a_graph(
+def test_the_loss_of_the_library_trains_on_packed_rows_without_a_graph(
     tmp_path: Path, teacher_folder: Path, sentences: list[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO")

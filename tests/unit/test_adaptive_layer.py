@@ -86,7 +86,7 @@ class Base(nn.Module):
 
 
 @pytest.mark.parametrize(("weighting", "drawn"), [("uniform", -1), ("log", -1), ("linear", -1), ("log", 2)])
-def test_the_same_loss_and_gradient_as_the_librarys_on_the_saved_model(
+def test_the_same_loss_and_gradient_as_the_library_s_on_the_saved_model(
     make_folder: MakeFolder, weighting: Literal["uniform", "log", "linear"], drawn: int
 ) -> None:
     """From pooled vectors, as the trainer has them, as from the student's folder opened by the library."""
@@ -237,7 +237,7 @@ def training(tmp_path: Path, tiny_folder: Path, sentences: list[str], monkeypatc
     return Training(tiny_folder, sentences)
 
 
-def test_the_stage_trains_by_the_librarys_loss_and_a_resumed_training_ends_alike(training: Training) -> None:
+def test_the_stage_trains_by_the_loss_of_the_library_and_a_resumed_training_ends_alike(training: Training) -> None:
     with forward_calls() as calls:
         result = train(training.run)
     assert calls[AdaptiveLayerLoss] == result["steps"] == 18

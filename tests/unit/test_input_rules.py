@@ -96,7 +96,7 @@ def test_a_rule_that_does_not_fit_is_refused(make_folder: MakeFolder, rule: Any,
 @pytest.mark.parametrize(
     ("changes", "named"),
     [
-        ({"querry": {"layer": 2}}, "unknown key querry: it may have exit, query and document"),
+        ({"queries": {"layer": 2}}, "unknown key queries: it may have exit, query and document"),
         ({"exit": {"threshold": 0.9}}, "exit: {'threshold': 0.9} is no exit rule"),
         ({"exit": None}, "exit: None is no exit rule: expected threshold, min_layer and patience"),
         ({"exit": {"threshold": 0.9, "min_layer": 9, "patience": 1}}, "exit: min_layer 9 is not a layer"),

@@ -165,8 +165,8 @@ def query_advice(layer: int, diagnosis: dict[str, Any], depth: int) -> str:
     return (
         f"Queries (`encode_query`) leave at layer {layer} of {depth}, as the model's leap.json says: from there a "
         f"vector of these sentences has cosine {there['similarity_to_final']:.3f} to full depth and keeps "
-        f"{there['nn_at_10']:.0%} of its nearest neighbours. `leap calibrate MODEL --queries FILE --documents FILE` "
-        "shows on your own text what may be relied on."
+        f"{there['nn_at_10']:.0%} of its nearest neighbours. "
+        "`leap calibrate MODEL --queries FILE --documents FILE` shows on your own text what may be relied on."
     )
 
 
