@@ -1,4 +1,4 @@
-"""What exit heads cost: a query's time at every layer, with the head and without it, in turns.
+"""Times exit heads: a query at every layer, with the head and without it, in turns.
 
     python tools/benchmark_heads.py models/elastic-1 --sentences data/sentences.parquet
     python tools/benchmark_heads.py models/elastic-1 --device cuda --precision fp16

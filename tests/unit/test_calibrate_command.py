@@ -16,8 +16,11 @@ from leap.core.files import write_with_checksum
 from leap.exits import ExitRule, LeapEncoder
 from leap.exits.calibrate.calibrate_folder import Calibrated, calibrate, calibrate_folder, describe, read_column
 from leap.exits.calibrate.fit_predictors import fit_predictors
+from leap.exits.calibrate.measure import measure
+from leap.exits.calibrate.query_layer import measure_overlap
 from leap.exits.calibrate.risk import Demand
 from leap.exits.rules import at_layers, by_predictors, calibrated, near_final, patient
+from leap.latency.retrofit_table import measure_retrofit
 from leap.models.exit_heads import ExitHeads
 
 # What the tiny random model can hold, with exits at three layers.
@@ -336,3 +339,24 @@ def test_the_command(
     code, _, error = leap(folder, "--sentences", file, "--queries", file)
     assert code == 1
     assert "give --sentences alone, or --queries together with --documents" in error
+
+
+def test_the_dimensions_that_a_model_returns_are_judged(make_folder: MakeFolder, sentences: list[str]) -> None:
+    folder = make_folder()
+    ExitHeads(torch.randn(4, 16, 16, generator=torch.Generator().manual_seed(0))).save(folder)
+    model = LeapEncoder(folder, "cpu", truncate_dim=5)
+    measured, vectors = measure(model, sentences, 1, model.heads, 8, torch.arange(3))
+    assert vectors.shape == (5, 3, 5)
+    full = torch.from_numpy(model.encode(sentences, strategy="full"))
+    for layer in (1, 3):
+        leaves = torch.from_numpy(model.encode(sentences, strategy="fixed", layer=layer))
+        expected = torch.cosine_similarity(leaves, full)
+        torch.testing.assert_close(measured.similarity[layer - 1], expected, atol=1e-5, rtol=0)
+        same = torch.cosine_similarity(vectors[layer - 1], leaves[:3])
+        torch.testing.assert_close(same, torch.ones(3), atol=1e-5, rtol=0)
+    queries, documents = sentences[:20], sentences[20:]
+    shares = measure_overlap(model, queries, documents).mean(1).tolist()
+    rows = measure_retrofit(model, model, queries, documents)
+    assert [row.own for row in rows] == pytest.approx([*shares, 1.0])
+    whole = measure_overlap(LeapEncoder(folder, "cpu"), queries, documents).mean(1).tolist()
+    assert shares != pytest.approx(whole)
