@@ -6,7 +6,7 @@ import signal
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pandas as pd
@@ -18,6 +18,7 @@ from leap.core.checksums import write_sums
 from leap.core.errors import UserError
 from leap.core.files import write_with_checksum
 from leap.exits import LeapEncoder
+from leap.exits.leaving import Strategy
 from leap.models import texts
 from leap.models.find import CHANGING
 from leap.models.packed_encoder import Encoder
@@ -115,6 +116,9 @@ def test_the_models_own_settings(folder: Path, ours: LeapEncoder) -> None:
     short = LeapEncoder(folder, "cpu", truncate_dim=4, prompts={"query": "ka "}, default_prompt_name="query")
     assert short.encode(["ba"]).shape == (1, 4)
     assert short.encode(["ba"], truncate_dim=6).shape == (1, 6)
+    for strategy in set(get_args(Strategy)) - {"predictors", "calibrated"}:  # this model has neither
+        given = {"strategy": strategy, "layer": 2 if strategy == "fixed" else None, "truncate_dim": 6}
+        assert short.encode(["ba"], **given).shape == (1, 6), strategy
     expected = ours.encode(["ba"], prompt="ka ", truncate_dim=4)
     np.testing.assert_array_equal(short.encode(["ba"]), expected)
     pooled = next(iter(ours.pooled_layers(["ba"])))[1][-1]

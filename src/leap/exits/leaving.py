@@ -145,8 +145,11 @@ class Leaving:
 
         Through the heads, and cut to the model's own dimensions d (truncate_dim).
         """
-        mapped = pooled if self.heads is None else self.heads.to(pooled.device).mapped(pooled)
-        return mapped[..., : self.truncate_dim]
+        return self._mapped(pooled)[..., : self.truncate_dim]
+
+    def _mapped(self, pooled: Tensor) -> Tensor:
+        """Return pooled layers through the heads, in all dimensions: [L + 1, N, D]."""
+        return pooled if self.heads is None else self.heads.to(pooled.device).mapped(pooled)
 
     def _observe(
         self,
@@ -205,8 +208,9 @@ class Leaving:
         ExitRule(threshold, min_layer).check_depth(self.depth)
 
         def leave(batch: Batch) -> tuple[Tensor, Tensor]:
-            pooled = self.returned(self.encoder(batch))
-            exits = near_final(pooled, threshold, min_layer)
+            pooled = self._mapped(self.encoder(batch))
+            # Compared as they are returned, given whole: `encode` cuts, and may be asked for more dimensions.
+            exits = near_final(pooled[..., : self.truncate_dim], threshold, min_layer)
             return at_layers(pooled, exits), exits.cpu()
 
         return leave

@@ -145,7 +145,7 @@ class ModelFolder:
             )
 
     def _other_forms(self) -> str:
-        """What there is instead of safetensors, and the way out."""
+        """Return what there is instead of safetensors, and the way out, as the end of a message."""
         if any(self.transformer.glob("pytorch_model*.bin")):
             return (
                 ". pytorch_model.bin is a pickle, which can run code; if you trust it, convert it once and name "
