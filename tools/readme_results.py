@@ -35,7 +35,7 @@ def section(folder: Path, root: Path = Path()) -> str:
         f"\n{table(summary).markdown()}\n\n"
         f"Profile `{summary['profile']}`{text}; {hardware(measured_on)}; {date_of(folder)}, {commit}; "
         f"all numbers are in [{folder}/summary.json]({folder}/summary.json).\n\n"
-        f"![Similarity of each layer to the last one, by variant]({folder}/similarity.svg)\n\n"
+        f"![Quality against layers and time, by variant]({folder}/frontier.svg)\n\n"
     )
 
 

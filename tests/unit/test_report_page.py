@@ -194,12 +194,12 @@ def test_pictures_are_svg_with_a_curve_a_variant_and_the_same_every_time(
 ) -> None:
     assert list(drawn) == [
         *("similarity", "quality", "exits", "neighbours", "stability", "contraction", "alignment"),
-        *("latency", "frontier", "queries", "losses"),
+        *("latency", "frontier", "losses"),
     ]  # fmt: skip
     for name, (_, svg, _) in drawn.items():
         tree = ElementTree.fromstring(svg)
         assert tree.tag == f"{SVG}svg"
-        words = {element.text for element in tree.iter(f"{SVG}text")}
+        words = {str(element.text).removesuffix(", cut") for element in tree.iter(f"{SVG}text")}
         assert {"leap", "baseline"} <= words, name
         assert "currentColor" in svg
         assert plots.INK not in svg
@@ -230,15 +230,26 @@ def test_rows_of_another_length_never_overwrite_those_of_sentences(
     ]
 
 
-def test_the_frontier_is_quality_against_measured_time(summary: dict[str, Any]) -> None:
-    points = frontier_rows(summary, "both_exit", "ms_p50", "spearman")
-    assert [(row["x"], row["y"]) for row in points if row["variant"] == "leap"] == [
-        *((4.0, 0.80), (1.0, 0.5), (2.0, 0.7), (3.0, 0.785)),
-    ]
-    queries = frontier_rows(summary, "query_exit", "layers", "ndcg_at_10")
-    assert [(row["x"], row["y"]) for row in queries if row["variant"] == "leap"] == [
-        *((4, 0.50), (1, 0.45), (2, 0.48), (3, 0.495)),
-    ]
+def test_the_frontier_is_quality_of_early_queries_of_truncation_and_of_students_of_one_depth(
+    summary: dict[str, Any],
+) -> None:
+    def points(kind: str, **changes: Any) -> list[tuple[str, float, float]]:
+        changed = {**summary, "variants": {**summary["variants"], "leap": summary["variants"]["leap"] | changes}}
+        return [
+            (row["variant"], row["layers"], pytest.approx(row["y"]))
+            for row in frontier_rows(changed)
+            if row["kind"] == kind
+        ]
+
+    own = [("leap", layers, quality) for layers, quality in ((4, 0.65), (1, 0.475), (2, 0.59), (3, 0.64))]
+    assert points("exits") == own  # the mean of Spearman at the layer and of nDCG@10 where queries leave there
+    assert {name for name, _, _ in points("truncated")} == {"baseline"}
+    student = {"exit": {"rate": 0.0}, "query_layer": None}
+    assert points("student", **student, training={"steps": 3}) == own[:1]
+    ready = points("truncated", **student, training={"steps": 0})
+    assert [point[1] for point in ready if point[0] == "leap"] == [4, 1, 2, 3]
+    without = [{**row, "quality": None} for row in summary["frontier"] if row["way"] != "query_exit"]
+    assert {row["measure"] for row in frontier_rows({**summary, "frontier": without})} == {"spearman"}
 
 
 def test_a_variant_keeps_its_colour_whichever_others_there_are() -> None:

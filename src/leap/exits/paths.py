@@ -31,8 +31,9 @@ PathName = Literal["auto", "fused", "graphs", "eager"]
 
 # Hopper: the fused kernel was written and measured for it.
 CAPABILITY = (9, 0)
-# Above, graphs are faster than the fused kernel, until `warm` measures where on this machine (docs/log).
-FUSED_TOKENS = 704
+# Above, graphs are faster than the fused kernel, until `warm` measures where on this machine. On an H200 the
+# kernel is faster at 120 tokens and slower at 450, at full depth and for exits (docs/log/2026-11-29.md).
+FUSED_TOKENS = 320
 # Blocks a tile in the comparison with the reference implementation.
 MEMBERS = 8
 

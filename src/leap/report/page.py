@@ -17,7 +17,7 @@ from leap.report.study_results import Studies
 
 TEMPLATES = Path(__file__).parent / "templates"
 # The pictures of the first screen; the last one is drawn where sentences leave at more than one layer.
-FIRST = ("similarity", "quality", "exits")
+FIRST = ("frontier", "similarity", "exits")
 
 Rows = list[dict[str, Any]]
 Pictures = dict[str, tuple[str, str, Rows]]
@@ -69,14 +69,10 @@ def pictures(summary: dict[str, Any], evaluations: Path, studies: Studies) -> Pi
             plots.latency,
         ),
         "frontier": (
-            "Quality against measured time: every sentence at layer 1, 2, ... to the last",
-            plot_data.frontier_rows(summary, "both_exit", "ms_p50", "spearman"),
-            curves("x", "y", ("ms a sentence, median", "Spearman")),
-        ),
-        "queries": (
-            "Queries that leave at a layer, documents at full depth: mean nDCG@10 over the collections",
-            plot_data.frontier_rows(summary, "query_exit", "layers", "ndcg_at_10"),
-            curves("x", "y", ("layer of the query", "nDCG@10")),
+            "The frontier: quality (the mean of Spearman and nDCG@10) of queries that leave early (line), of "
+            "models cut at a layer (dotted), of students of a fixed depth (diamonds), of the teacher (star)",
+            plot_data.frontier_rows(summary),
+            plots.frontier,
         ),
         "losses": (
             "Training loss",

@@ -103,13 +103,31 @@ def latency_rows(summary: dict[str, Any]) -> Rows:
     return rows
 
 
-def frontier_rows(summary: dict[str, Any], way: str, x: str, y: str) -> Rows:
-    """Return the frontier's points (`leap.evidence.frontier`): every layer by one way to leave, and full depth."""
-    return [
-        {"variant": row["variant"], "x": row[x], "y": row[y]}
-        for row in summary["frontier"]
-        if row["way"] in (way, "full") and None not in (row[x], row[y])
-    ]
+def frontier_rows(summary: dict[str, Any]) -> Rows:
+    """Return the frontier's points (`leap.evidence.frontier`): variant, kind, layers, ms_p50, measure and y.
+
+    Kinds: `exits`, queries that leave at each layer and search documents of full depth; `truncated`, a model cut
+    at each layer without having been trained for it, which are the baseline and a ready checkpoint that never
+    exits; `student`, a model trained for its own depth alone; `teacher`. The measure is `quality`, or `spearman`
+    where there is no collection: then both sides leave.
+    """
+    points = summary["frontier"]
+    measure = "quality" if any(row["quality"] is not None for row in points) else "spearman"
+    early = "query_exit" if any(row["way"] == "query_exit" for row in points) else "both_exit"
+    ways = {"exits": (early, "full"), "truncated": ("both_exit", "full"), "student": ("full",)}
+    rows = []
+    for row in points:
+        kind = "teacher" if row["way"] == "teacher" else _kind(summary["variants"][row["variant"]])
+        if row[measure] is not None and row["way"] in ways.get(kind, ("teacher",)):
+            shared = {key: row[key] for key in ("variant", "layers", "ms_p50")}
+            rows.append({**shared, "kind": kind, "measure": measure, "y": row[measure]})
+    return rows
+
+
+def _kind(variant: dict[str, Any]) -> str:
+    if dig(variant, "exit", "rate") or variant["query_layer"] is not None:
+        return "truncated" if variant["role"] == "baseline" else "exits"
+    return "student" if dig(variant, "training", "steps") else "truncated"  # 0 steps: a ready checkpoint
 
 
 def loss_rows(summary: dict[str, Any], evaluations: Path) -> Rows:

@@ -109,6 +109,38 @@ def quality(rows: Rows) -> str:
     return _svg(figure, axes, "quality")
 
 
+def frontier(rows: Rows) -> str:
+    """Draw quality against layers (above) and milliseconds at batch 1 (below), one look a kind of way to leave.
+
+    What lies 15 % below the weakest variant's best is not in the picture: it would flatten all other differences.
+    """
+    with mpl.rc_context(STYLE):
+        figure = Figure(figsize=(4.6, 5.6), layout="constrained")
+        by_layers, by_time = figure.subplots(2, 1)
+    best = {name: max(row["y"] for row in rows if row["variant"] == name) for name in _styles(rows)}
+    for axes, x in ((by_layers, "layers"), (by_time, "ms_p50")):
+        own = [row for row in rows if row[x] is not None]
+        for name, style in _styles(rows).items():
+            for kind in ("exits", "truncated"):
+                points = sorted((row[x], row["y"]) for row in own if (row["variant"], row["kind"]) == (name, kind))
+                look = {**style, "linestyle": ":", "marker": ""} if kind == "truncated" else style
+                label = f"{name}, cut" if kind == "truncated" else name
+                if points:
+                    axes.plot(*zip(*points, strict=True), **look, label=label)
+        for kind, label, marker in (("student", "fixed depth", "D"), ("teacher", "teacher", "*")):
+            points = [(row[x], row["y"]) for row in own if row["kind"] == kind]
+            if points:
+                look = {"linestyle": "", "marker": marker, "color": INK, "markersize": 5 if marker == "D" else 9}
+                axes.plot(*zip(*points, strict=True), **look, label=label, markerfacecolor="none")
+    _layers(by_layers, (row["layers"] for row in rows))
+    by_layers.set_xlabel("layers of the query")
+    by_time.set_xlabel("ms a query, median, batch 1")
+    for axes in (by_layers, by_time):
+        axes.set_ylim(bottom=max(min(row["y"] for row in rows), 0.85 * min(best.values())) - 0.01)
+        axes.set_ylabel(rows[0]["measure"])
+    return _svg(figure, by_layers, "frontier")
+
+
 def latency(rows: Rows) -> str:
     """Draw bars: median time of each way to run each variant; dotted: reading its weights once from memory."""
     figure, axes = _picture()

@@ -244,7 +244,7 @@ def _strategies(variants: dict[str, Row]) -> Section:
         grid(f"variant; theta=threshold:2; min_layer:0; patience:0; {FIGURES}", best,
              "Of all rules tried, the fewest layers that pass the paper's deployment checklist"),
     ]  # fmt: skip
-    return Section("strategies", "Exit strategies and the calibrated mode", note, grids)
+    return Section("strategies", "Exit strategies and the calibrated mode", note, grids, ("quality",))
 
 
 def theta_rows(variant: Row) -> Iterator[Row]:
@@ -293,7 +293,7 @@ def _sets(variants: dict[str, Row]) -> Section:
         grid("variant; set; n:0; full depth=full; queries exit=query_exit; exited=exit", rows, words=2),
         grid(by_layer, layers, "nDCG@10 of queries cut at a layer", 2),
     ]
-    return Section("sets", "Similarity and retrieval sets", note, grids, ("queries",))
+    return Section("sets", "Similarity and retrieval sets", note, grids)
 
 
 def _latency(summary: dict[str, Any]) -> Section:
@@ -307,7 +307,7 @@ def _latency(summary: dict[str, Any]) -> Section:
         "depth's median over this row's, of the same length and batch. Monitored computes all layers and checks "
         "each: what the checks cost where nobody leaves."
     )
-    return Section("latency", "Latency", note, [grid(columns, rows, words=2)], ("latency", "frontier"))
+    return Section("latency", "Latency", note, [grid(columns, rows, words=2)], ("latency",))
 
 
 def length_name(row: Row) -> str:
