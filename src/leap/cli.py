@@ -275,8 +275,14 @@ def calibrate(
     ] = None,
     documents: Annotated[Path | None, typer.Option(help="The documents that the queries search.")] = None,
     column: Column = None,
-    floor: Annotated[float, typer.Option(help="The lowest cosine to full depth that is good enough.")] = 0.94,
-    risk: Annotated[float, typer.Option(help="The largest share of exited vectors below the floor.")] = 0.05,
+    floor: Annotated[
+        float | None,
+        typer.Option(help="For --sentences: the lowest cosine to full depth that is good enough; else 0.94."),
+    ] = None,
+    risk: Annotated[
+        float | None,
+        typer.Option(help="For --sentences: the largest share of exited vectors below the floor; else 0.05."),
+    ] = None,
     keep: Annotated[
         float | None,
         typer.Option(help="The mean share of the ten nearest that must stay; else 0.8, of documents 0.9."),
@@ -306,10 +312,14 @@ def calibrate(
         "seed": seed,
     }
     if sentences is not None and queries is None and documents is None:
-        demand = Demand(floor, risk, confidence, 0.8 if keep is None else keep)
+        given = {"floor": floor, "risk": risk, "keep": keep, "confidence": confidence}
+        demand = Demand(**{name: value for name, value in given.items() if value is not None})
         calibrated = command.calibrate_folder(command.calibrate, model, [sentences], demand, **options)
         lines = command.describe(calibrated)
     elif sentences is None and queries is not None and documents is not None:
+        for name, value in (("floor", floor), ("risk", risk)):
+            if value is not None:
+                raise UserError(f"--{name} is for --sentences: queries are judged by --keep, leave it out")
         wanted = QueryDemand(0.9 if keep is None else keep, confidence)
         files = [queries, documents]
         lines = describe_queries(command.calibrate_folder(calibrate_queries, model, files, wanted, **options))

@@ -47,6 +47,14 @@ def test_every_way_to_leave_by_hand() -> None:
     }  # fmt: skip
 
 
+@pytest.mark.parametrize(("layer", "time", "spearman"), [(2, 2.0, 0.7), (4, 4.0, 0.80)])
+def test_queries_with_a_layer_of_their_own_have_its_time(layer: int, time: float, spearman: float) -> None:
+    changes = {"sts": {"query_layer": layer}, "retrieval": {"expected_layers_queries": layer}}
+    (queries,) = way(frontier({("leap", 1): evidence(**changes)}, "software"), "rule_query")
+    assert (queries["layers"], queries["ms_p50"], queries["spearman"]) == (layer, time, spearman)
+    assert queries["ndcg_at_10"] == 0.495
+
+
 def test_seeds_are_means_and_a_seed_without_a_figure_leaves_none() -> None:
     other = evidence(2, sts={"spearman_full": 0.90})
     both = {("leap", 1): evidence(), ("leap", 2): other}

@@ -9,7 +9,9 @@ import torch
 from scipy.stats import binom
 from tiny_models import WORDS, write_folder
 from torch.nn import functional as F
+from typer.testing import CliRunner
 
+from leap.cli import app
 from leap.core.errors import UserError
 from leap.core.files import read_json
 from leap.exits import LeapEncoder
@@ -204,3 +206,10 @@ def test_a_hand_written_rule_stays(folder: Path, queries: list[str], documents: 
     (folder / "leap.json").write_text(json.dumps({"exit": {"threshold": 0.9, "min_layer": 3, "patience": 1}}))
     run(folder, queries, documents, LOW)
     assert LeapEncoder(folder, "cpu").rule.threshold == 0.9
+
+
+@pytest.mark.parametrize("option", ["--floor", "--risk"])
+def test_an_option_of_sentences_is_refused_for_queries(option: str, tmp_path: Path) -> None:
+    given = ["calibrate", str(tmp_path), "--queries", "queries.txt", "--documents", "documents.txt", option, "0.9"]
+    failed = CliRunner().invoke(app, given).exception
+    assert str(failed) == f"{option} is for --sentences: queries are judged by --keep, leave it out"

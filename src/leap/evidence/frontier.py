@@ -5,7 +5,7 @@ both_exit      every text leaves at layer l, which is the model truncated there
 query_exit     queries leave at layer l and search the index at full depth
 teacher_index  the same in the teacher's index, where the spaces agree
 rule           each text leaves by the model's own rule
-rule_query     queries leave by the rule and search the index at full depth
+rule_query     queries leave by their own rule, else by the model's, and search the index at full depth
 teacher        the teacher's full depth
 
 Quality is the mean of Spearman's correlation on the primary set, with both sentences at the layer, and of nDCG@10
@@ -74,8 +74,11 @@ def _rows(evidence: Evidence, primary_set: str) -> Iterator[tuple[str, int, Row]
                 yield way, layer, _row(layer, times.get(layer), sts["spearman_by_layer"][layer - 1], by_layer)
     expected = (evidence.diagnose or {}).get("exit", {}).get("expected_layers")
     yield "rule", 0, _row(expected, paths.get("exit"), sts["spearman_exit"], ndcg("exit"))
-    queries = _all([item.get("expected_layers_queries") for item in collections])
-    yield "rule_query", 0, _row(queries, paths.get("exit"), sts["spearman_exit"], ndcg("query_exit"))
+    layers = _all([item.get("expected_layers_queries") for item in collections])
+    time, spearman = paths.get("exit"), sts["spearman_exit"]
+    if (layer := sts.get("query_layer")) is not None:  # queries have a rule of their own: all leave there
+        time, spearman = times.get(layer), sts["spearman_by_layer"][layer - 1]
+    yield "rule_query", 0, _row(layers, time, spearman, ndcg("query_exit"))
     teacher = latency.get("teacher") or {}
     if sts.get("spearman_teacher") is not None:
         own = _all([(item.get("teacher_index") or {}).get("ndcg_at_10_teacher") for item in collections])
