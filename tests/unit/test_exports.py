@@ -20,7 +20,7 @@ from leap.exits import ExitRule, LeapEncoder
 from leap.gate.judgement import judge_checkpoint
 from leap.models.exit_heads import ExitHeads
 from leap.models.packed_encoder import Encoder, EncoderConfig
-from leap.registry.card import front_matter, model_card, package_licence
+from leap.registry.card import front_matter, model_card, package_licence, plain_card
 from leap.registry.export_folder import export_truncated, export_whole
 from leap.registry.export_source import card_of, model_folder
 from leap.train.student import save_student
@@ -349,6 +349,20 @@ def test_the_card_says_where_sentences_leave_and_what_was_found(card: str) -> No
     assert "| speed_up | target hardware | latency.speed_up 1.25" in card
     assert "docstrings of the package numpy | BSD" in card
     assert "- `data/pairs.csv`: sha256 `" in card
+
+
+def test_the_card_of_early_queries_shows_their_use_and_their_score(project: Path) -> None:
+    for variant in ("baseline", "leap", "fixed_depth"):
+        write_evidence(project, SETTINGS, variant)
+    evidence, verdict = judge_checkpoint(SETTINGS, "leap", 1)
+    assert evidence.diagnose is not None
+    evidence.diagnose.update(exit_rule={"threshold": 0.95, "min_layer": 4, "patience": 1}, query_layer=2)
+    card = model_card(SETTINGS, evidence, verdict)
+    assert "queries = model.encode_query(" in card
+    assert "Queries leave at layer 2; documents, and what is neither, compute all layers." in card
+    results = ModelCard(card, ignore_metadata_errors=False).data.eval_results or []
+    assert [r.metric_value for r in results if r.metric_name == "cosine_ndcg@10 (queries exit)"] == [0.495, 0.495]
+    assert "model.encode([" in plain_card("any")
 
 
 def test_a_hub_teacher_and_hub_data_are_named(card: str) -> None:

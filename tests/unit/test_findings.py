@@ -89,7 +89,7 @@ def test_where_queries_have_a_layer_of_their_own_their_gain_and_the_index_are_th
     )
     assert finding(summary) == words
     leap["start"] = {"similarity": 0.96}
-    assert finding(summary) == f"{words} In the index of the model before they keep 91.3 % of its nDCG@10."
+    assert finding(summary) == f"{words} In the index of the model before, queries keep 91.3 % of its nDCG@10."
     assert {row[0]: row[1] for row in overview(summary).rows}["leap"] == "3.10 of 4, queries 3"
 
 

@@ -556,7 +556,7 @@ def test_promote_registers_what_passes_and_writes_into_no_verdict(measured: Path
         "verdict/leap-1.json"
     }
     assert {name for name in run.data.metrics if "/" not in name} == {
-        "layers", "exit_rate", "similarity", "nn_at_10", "sts_exit", "ndcg_exit", "speed_up"
+        "layers", "exit_rate", "similarity", "nn_at_10", "sts_exit", "ndcg_query", "ndcg_exit", "speed_up"
     }  # fmt: skip
 
 

@@ -47,7 +47,7 @@ def model_card(settings: Settings, evidence: Evidence, verdict: dict[str, Any]) 
 def plain_card(name: str) -> str:
     """Return the card of a model that the gate has not judged: how it is used, and no figures."""
     front = {"library_name": "sentence-transformers", "pipeline_tag": "sentence-similarity", "tags": list(TAGS)}
-    return with_front_matter(front, _render(name=name, verdict=None))
+    return with_front_matter(front, _render(name=name, verdict=None, query_layer=None))
 
 
 def _render(**content: Any) -> str:
@@ -93,7 +93,7 @@ def _front_matter(name: str, settings: Settings, evidence: Evidence) -> dict[str
 
 
 def _results(settings: Settings, evidence: Evidence) -> list[Any]:
-    """Return every score, with exits and at full depth, as huggingface_hub's EvalResult."""
+    """Return every score, with exits, of queries that exit and at full depth, as huggingface_hub's EvalResult."""
     from huggingface_hub import EvalResult
 
     kinds = (
@@ -112,7 +112,7 @@ def _results(settings: Settings, evidence: Evidence) -> list[Any]:
         )
         for task, task_name, metric, figure, block, sets in kinds
         for name, content in sorted(sets.items())
-        for mode, words in (("exit", "with exits"), ("full", "full depth"))
+        for mode, words in (("exit", "with exits"), ("query_exit", "queries exit"), ("full", "full depth"))
         if content.get(f"{figure}_{mode}") is not None
     ]
 

@@ -172,7 +172,9 @@ def _finding_of_queries(name: str, summary: dict[str, Any]) -> str:
     if change is not None:
         gain += f", and nDCG@10 {change}"
     old = _old_index(variant)
-    index = "" if old is None else f" In the index of the model before they keep {100 * old:.1f} % of its nDCG@10."
+    index = (
+        "" if old is None else f" In the index of the model before, queries keep {100 * old:.1f} % of its nDCG@10."
+    )
     return f"{gain}. Documents are at full depth: their index stays as it is.{index}"
 
 

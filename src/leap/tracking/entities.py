@@ -19,7 +19,10 @@ METRICS_A_CALL = 1000
 PARAM_LENGTH = 6000
 
 # The figures that decide, of metrics/<variant>-<seed>.json: the columns of the view that `make ui` opens.
-HEADLINE = ("layers", "exit_rate", "similarity", "nn_at_10", "sts_exit", "ndcg_exit", "speed_up")
+HEADLINE = (
+    *("layers", "exit_rate", "similarity", "nn_at_10", "sts_exit", "ndcg_query", "ndcg_exit"),
+    *("speed_up", "query_speed_up"),
+)
 # A metric's name, value and step.
 Number = tuple[str, float, int]
 
