@@ -223,6 +223,27 @@ def test_onnx_of_a_decoder_that_pads_at_the_left(
     assert cosines(result, fixed(other("qwen3"), sentences[:7], 2)) == pytest.approx(1, abs=1e-5)
 
 
+def test_onnx_of_a_model_in_half_precision_is_float32_and_the_log_says_so(
+    project: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    pytest.importorskip("onnxscript", reason="pip install 'leap-pipeline[export]'")
+    import onnxruntime
+
+    from leap.registry.export_onnx import export_onnx
+
+    half = write_modules(write_model(Path("half"), "bert"))
+    config = json.loads((half / "config.json").read_text())
+    (half / "config.json").write_text(json.dumps(config | {"dtype": "bfloat16"}))
+    export_onnx(half, 2, Path("out"), None)
+    assert "half is computed in torch.bfloat16, the ONNX model in float32" in caplog.text
+    model = LeapEncoder(half, "cpu", model_kwargs={"dtype": "float32"})  # as the log says
+    rows = np.array(model.tokenizer(["ba be", "di do"]))
+    given = {"input_ids": rows, "attention_mask": np.ones_like(rows)}
+    (result,) = onnxruntime.InferenceSession("out/model.onnx").run(None, given)
+    expected = model.encode(["ba be", "di do"], strategy="fixed", layer=2)
+    np.testing.assert_allclose(result, expected, atol=1e-5)
+
+
 def test_what_cannot_be_exported_is_refused_by_name(
     checkpoint: Path, project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

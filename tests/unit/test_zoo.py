@@ -54,10 +54,10 @@ def made_texts() -> list[str]:
 TEXTS = made_texts()
 
 
-def plain(folder: Path) -> Any:
+def plain(folder: Path, **options: Any) -> Any:
     from sentence_transformers import SentenceTransformer
 
-    return SentenceTransformer(str(folder), device="cpu", local_files_only=True)
+    return SentenceTransformer(str(folder), device="cpu", local_files_only=True, **options)
 
 
 def assert_equal(model: LeapEncoder, theirs: Any, texts: list[str] = TEXTS) -> None:
@@ -529,6 +529,181 @@ def test_odd_folders_are_read_as_their_library_reads_them(what: str, computed_by
         (model.encode_document, theirs.encode_document),
     ):
         np.testing.assert_allclose(ours(TEXTS, strategy="full"), wanted(TEXTS), atol=1e-5)
+
+
+def half_weights(dtype: torch.dtype) -> Change:
+    """Weights of half precision, of which config.json says nothing."""
+
+    def change(folder: Path) -> None:
+        weights = load_file(folder / "model.safetensors")
+        save_file({name: tensor.to(dtype) for name, tensor in weights.items()}, folder / "model.safetensors")
+        config = json.loads((folder / "config.json").read_text())
+        (folder / "config.json").write_text(json.dumps({key: config[key] for key in config if key != "dtype"}))
+
+    return change
+
+
+def float16_weights_of_a_float32_config(folder: Path) -> None:
+    half_weights(torch.float16)(folder)
+    change_config(dtype="float32")(folder)
+
+
+def half_shards(folder: Path) -> None:
+    half_weights(torch.bfloat16)(folder)
+    in_shards(folder)
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({key: config[key] for key in config if key != "dtype"}))
+
+
+def old_key(folder: Path) -> None:
+    half_weights(torch.float32)(folder)
+    change_config(torch_dtype="bfloat16")(folder)
+
+
+def arguments_of_sentence_transformers(folder: Path) -> None:
+    (folder / "sentence_bert_config.json").write_text(
+        '{"max_seq_length": 32, "model_args": {"torch_dtype": "float16"}}'
+    )
+
+
+def arguments_without_modules(folder: Path) -> None:
+    """sentence_bert_config.json alone, which sentence-transformers does not read."""
+    arguments_of_sentence_transformers(folder)
+    (folder / "modules.json").unlink()
+
+
+PRECISIONS: dict[str, tuple[Change, torch.dtype]] = {
+    "bfloat16 in config": (change_config(dtype="bfloat16"), torch.bfloat16),
+    "float16 in config": (change_config(dtype="float16"), torch.float16),
+    "the old key": (old_key, torch.bfloat16),
+    "bfloat16 weights": (half_weights(torch.bfloat16), torch.bfloat16),
+    "float16 weights": (half_weights(torch.float16), torch.float16),
+    "shards": (half_shards, torch.bfloat16),
+    "float16 weights of a float32 config": (float16_weights_of_a_float32_config, torch.float32),
+    "float64 in config": (change_config(dtype="float64"), torch.float32),
+    "float32 weights": (half_weights(torch.float32), torch.float32),
+    "arguments": (arguments_of_sentence_transformers, torch.float16),
+    "arguments without modules": (arguments_without_modules, torch.float32),
+}
+# How a model's own precision is found is the same for both encoders: of the reference one a form each will do.
+COMPUTED = [
+    *((what, "gelu") for what in PRECISIONS),
+    *((what, "relu") for what in ("bfloat16 in config", "float16 weights", "float16 weights of a float32 config")),
+]
+
+
+@pytest.mark.parametrize(("what", "act"), COMPUTED)
+def test_a_model_is_computed_in_its_librarys_precision(
+    what: str, act: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    change, dtype = PRECISIONS[what]
+    folder = write_modules(write_model(tmp_path / "m", "bert", hidden_act=act), normalize=False)
+    change(folder)
+    theirs = plain(folder)
+    with caplog.at_level("WARNING", logger="leap.exits.leap_encoder"):
+        model = LeapEncoder(folder, "cpu")
+    assert isinstance(model.encoder, Encoder if act == "gelu" else ReferenceEncoder)
+    assert model.encoder.weight.dtype == dtype
+    assert theirs.dtype == (torch.float64 if what == "float64 in config" else dtype)
+    assert ("model_kwargs={'dtype': 'float32'}" in caplog.text) == (dtype != torch.float32)
+    assert_equal_up_to_rounding(model, theirs)
+
+
+@pytest.mark.parametrize("act", ["gelu", "relu"])
+@pytest.mark.parametrize(("own", "named"), [("bfloat16", "float32"), ("float32", "float16"), ("float16", "auto")])
+def test_model_kwargs_name_another_precision(own: str, named: str, act: str, tmp_path: Path) -> None:
+    folder = write_modules(write_model(tmp_path / "m", "bert", hidden_act=act), normalize=False)
+    change_config(dtype=own)(folder)
+    model = LeapEncoder(folder, "cpu", model_kwargs={"dtype": named})
+    assert model.encoder.weight.dtype == getattr(torch, own if named == "auto" else named)
+    assert_equal_up_to_rounding(model, plain(folder, model_kwargs={"dtype": named}))
+
+
+@pytest.mark.parametrize(("name", "dtype"), [("qwen3", "bfloat16"), ("gemma", "bfloat16"), ("t5", "float16")])
+def test_what_an_architecture_keeps_in_float32_stays_so(name: str, dtype: str, tmp_path: Path) -> None:
+    """The frequencies of rotary positions, T5's wo: a cast of the whole model would narrow them."""
+    folder = write_modules(write_model(tmp_path / "m", name), normalize=False)
+    change_config(dtype=dtype)(folder)
+    model, theirs = LeapEncoder(folder, "cpu"), plain(folder)
+    own, wanted = (
+        {key: tensor.dtype for key, tensor in [*each.named_parameters(), *each.named_buffers()]}
+        for each in (model.encoder.model, theirs)
+    )
+    assert own == wanted
+    assert set(own.values()) == {torch.float32, getattr(torch, dtype)}
+    assert_equal_up_to_rounding(model, theirs)
+
+
+def assert_equal_up_to_rounding(model: LeapEncoder, theirs: Any) -> None:
+    """Equal to the last bit where the same modules compute the same rows, else a few roundings apart."""
+    dtype = model.encoder.weight.dtype
+    ours = model.encode(TEXTS, strategy="full", batch_size=1, convert_to_tensor=True)
+    wanted = theirs.encode(TEXTS, batch_size=1, convert_to_tensor=True)
+    assert ours.dtype == torch.float32
+    if isinstance(model.encoder, ReferenceEncoder):
+        assert torch.equal(ours, wanted.float())
+    size = wanted.double().square().mean().sqrt()
+    assert (ours.double() - wanted.double()).square().mean().sqrt() <= 4 * torch.finfo(dtype).eps * size
+
+
+def test_half_precision_hides_no_layer_that_cannot_be_left(tmp_path: Path) -> None:
+    for name in ("fnet", "convbert"):
+        folder = write_modules(write_model(tmp_path / name, name))
+        change_config(dtype="bfloat16")(folder)
+        with pytest.raises(UserError, match=REFUSED[name]):
+            LeapEncoder(folder, "cpu")
+
+
+TOO_LARGE = {
+    "embeddings.LayerNorm.weight": r"LayerNorm\.weight holds numbers that torch\.float16 cannot",
+    "encoder.layer.1.intermediate.dense.weight": "vectors are finite in float32, but not in torch.float16",
+}
+
+
+@pytest.mark.parametrize(("name", "factor"), zip(TOO_LARGE, (1e6, 1.5e5), strict=True))
+def test_a_precision_too_narrow_for_a_model_is_refused_by_name(name: str, factor: float, tmp_path: Path) -> None:
+    folder = write_modules(write_model(tmp_path / "m", "bert", hidden_act="relu"))
+    change_weights(lambda weights: weights[name].mul_(factor))(folder)
+    change_config(dtype="float16")(folder)
+    with pytest.raises(UserError, match=f"{TOO_LARGE[name]}.*open .* with model_kwargs={{'dtype': 'float32'}}"):
+        LeapEncoder(folder, "cpu")
+    named = {"dtype": "float32"}
+    assert_equal(LeapEncoder(folder, "cpu", model_kwargs=named), plain(folder, model_kwargs=named))
+
+
+def test_a_precision_that_no_vectors_have_is_refused_by_name(bert: Path) -> None:
+    change_config(dtype="int8")(bert)
+    with pytest.raises(UserError, match=r"config\.json: dtype 'int8' is none of float32, bfloat16 and float16"):
+        LeapEncoder(bert, "cpu")
+    change_config(dtype="float16")(bert)
+    change_weights(lambda weights: weights["embeddings.LayerNorm.weight"].mul_(1e6))(bert)
+    with pytest.raises(UserError, match=r"norm\.weight holds numbers that torch\.float16 cannot"):
+        LeapEncoder(bert, "cpu")
+
+
+def test_training_and_int8_are_float32_and_a_cut_model_keeps_its_precision(bert: Path, tmp_path: Path) -> None:
+    from tiny_settings import tiny_variant
+
+    from leap.core.settings.training import TeacherStart
+    from leap.models.device import own_dtype
+    from leap.registry.export_folder import export_truncated
+    from leap.train.student import save_student, start_student
+
+    half_weights(torch.bfloat16)(bert)
+    assert LeapEncoder(bert, "cpu", quantize="int8").encoder.weight.dtype == torch.float32
+    shape = {"layers": LAYERS, "width": 16, "heads": 2, "intermediate": 32, "max_length": 32}
+    start = tiny_variant().student.model_copy(update={"start": TeacherStart(kind="teacher"), **shape})
+    for act in ("gelu", "relu"):
+        change_config(hidden_act=act)(bert)
+        student, cut = tmp_path / f"student-{act}", tmp_path / f"cut-{act}"
+        encoder, _ = start_student(start, bert, torch.ones(len(WORDS) + 5), seed=1)
+        student.mkdir()
+        save_student(encoder, student, bert, 32)
+        assert encoder.weight.dtype == own_dtype(student) == plain(student).dtype == torch.float32
+        expected = LeapEncoder(bert, "cpu").encode(TEXTS, strategy="fixed", layer=2)
+        export_truncated(bert, 2, cut, None)
+        assert own_dtype(cut) == plain(cut).dtype == torch.bfloat16
+        np.testing.assert_array_equal(LeapEncoder(cut, "cpu").encode(TEXTS, strategy="full"), expected)
 
 
 @pytest.mark.parametrize("act", ["gelu", "relu"])

@@ -16,7 +16,7 @@ from leap.exits.output import Precision, check_precision, convert, finish
 from leap.exits.paths import PathName, check_name
 from leap.exits.sentence_methods import SentenceMethods
 from leap.models.batches import Batch
-from leap.models.device import dtype_of, resolve_device
+from leap.models.device import dtype_of, own_dtype, resolve_device
 from leap.models.exit_heads import ExitHeads
 from leap.models.find import find_model
 from leap.models.folder import own_dimensions
@@ -62,10 +62,12 @@ class LeapEncoder(Leaving, SentenceMethods):
             prompts: prompts by name, over those of the folder's config_sentence_transformers.json.
             default_prompt_name: the prompt that is put before every sentence if `encode` names none.
             revision: commit, tag or branch of a hub repository; main if None.
-            model_kwargs: `dtype` (float32, bfloat16, float16, as a torch.dtype or its name), nothing else.
+            model_kwargs: `dtype` (float32, bfloat16, float16, as a torch.dtype or its name), nothing else. Without
+                it what the folder's config.json says, else its weights, as in sentence-transformers. Vectors are
+                float32 arrays in any case.
             truncate_dim: keep only the first dimensions of vectors; what the folder says if None.
-            quantize: int8 computes linear layers in 8 bits, on a CPU only; exits may move, so calibrate
-                with it where it is served with it.
+            quantize: int8 computes linear layers in 8 bits and the rest in float32, on a CPU only; exits may move,
+                so calibrate with it where it is served with it.
             path: how batches are computed: auto for the fastest that works here and agrees with eager; or
                 eager (layer by layer), fused, graphs (docs/exits.md), an error where it does not work.
 
@@ -77,8 +79,16 @@ class LeapEncoder(Leaving, SentenceMethods):
         super().__init__()
         self.folder = find_model(model_name_or_path, revision)
         self.device = resolve_device(device or "auto")
-        opened = open_model(self.folder)
-        self.encoder: Walkable = opened.encoder.to(self.device, dtype_of(model_kwargs))
+        named = dtype_of(model_kwargs)
+        dtype = named or (own_dtype(self.folder) if quantize is None else torch.float32)
+        opened = open_model(self.folder, dtype=dtype)
+        self.encoder: Walkable = opened.encoder.to(self.device)
+        if named is None and dtype != torch.float32 and self.device.type == "cpu":
+            log.warning(
+                "%s: computed in %s, as sentence-transformers computes it; on most CPUs float32 is faster: "
+                "model_kwargs={'dtype': 'float32'}",
+                *(self.folder, dtype),
+            )
         self.quantize = quantize
         if quantize is not None:
             self._to_int8()
@@ -130,7 +140,7 @@ class LeapEncoder(Leaving, SentenceMethods):
         return self
 
     def half(self) -> "LeapEncoder":
-        """Weights in float16, as `model_kwargs={"dtype": "float16"}` loads them: what the CUDA paths need.
+        """Weights and buffers in float16, as `SentenceTransformer.half` casts them: what the CUDA paths need.
 
         Raises:
             ValueError: the model is quantized.

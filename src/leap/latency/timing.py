@@ -51,6 +51,7 @@ UNREACHABLE = 2.0
 
 Forward = Callable[[Batch], Any]
 Prepare = Callable[[Sequence[Batch]], Forward]
+PRECISIONS = {torch.float32: "fp32", torch.float16: "fp16", torch.bfloat16: "bf16"}
 Times = np.ndarray[Any, np.dtype[np.float64]]
 
 
@@ -88,12 +89,12 @@ def latency_figures(
         UserError: the chosen path does not work here.
     """
     # Float16 products are emulated on CPUs: nothing is served that way.
-    precision = settings.precision if model.device.type == "cuda" else "fp32"
-    if precision == "fp16":
+    half = settings.precision == "fp16" and model.device.type == "cuda"
+    if half:
         model.half()
     if teacher is not None and teacher.tokenizer(sentences) != model.tokenizer(sentences):
         teacher = None  # the same sentences are other batches
-    if teacher is not None and precision == "fp16":
+    if teacher is not None and half:
         teacher.half()
     ways = model.paths.names()
     token_ids = model.tokenizer(sentences)
@@ -126,7 +127,7 @@ def latency_figures(
             "warmup": settings.warmup,
             "iterations": batches * PASSES,
             "batches": batches,
-            "precision": model.quantize or precision,
+            "precision": model.quantize or PRECISIONS[model.encoder.weight.dtype],
             "paths": ways,
             "threads": torch.get_num_threads(),
             "speed_up_at_batch": smallest,

@@ -27,7 +27,7 @@ from leap.models.packed_encoder import Encoder, EncoderConfig
 from leap.models.pooling import normalizes
 from leap.models.tokenizer import SentenceTokenizer
 from leap.models.walk import Shape
-from leap.models.weights import tensor_layout
+from leap.models.weights import check_finite, tensor_layout
 
 if TYPE_CHECKING:
     from leap.models.reference import ReferenceEncoder
@@ -74,15 +74,21 @@ class OpenModel:
     normalizes: bool
 
 
-def open_model(folder: Path, max_length: int | None = None) -> OpenModel:
-    """Open a folder that `find_model` has checked, in float32 on the CPU.
+def open_model(folder: Path, max_length: int | None = None, dtype: torch.dtype = torch.float32) -> OpenModel:
+    """Open a folder that `find_model` has checked, on the CPU.
 
-    `max_length` is the longest row in tokens, the folder's own if None.
+    Args:
+        folder: the model's.
+        max_length: the longest row in tokens, the folder's own if None.
+        dtype: to compute in. LeapEncoder takes the folder's own (`leap.models.device.own_dtype`). Training takes
+            float32 whatever the folder says: a step is often smaller than what half precision resolves, so master
+            weights are float32 and autocast narrows the products; a teacher's targets are rounded once, when they
+            are cached.
 
     Raises:
         UserError: it is damaged, or neither way computes it.
     """
-    opened = _open(folder)
+    opened = _open(folder, dtype)
     if max_length is not None:
         opened.tokenizer.max_length = min(max_length, opened.encoder.config.max_tokens)
     return opened
@@ -97,25 +103,28 @@ def read_shape(folder: Path) -> Shape:
         return open_model(folder).encoder.config
 
 
-def _open(folder: Path) -> OpenModel:
+def _open(folder: Path, dtype: torch.dtype) -> OpenModel:
     try:
         fast = OpenModel(Encoder.load(folder), SentenceTokenizer(folder), normalizes(folder))
     except UnsupportedError as error:
-        return _reference(folder, str(error).removeprefix(f"{folder}/"))
+        return _reference(folder, str(error).removeprefix(f"{folder}/"), dtype)
     agreement = _agreement(folder, fast)
     if agreement.encoder is not None:
-        return _reference(folder, agreement.encoder)
+        return _reference(folder, agreement.encoder, dtype)
+    if dtype != torch.float32:
+        for name, parameter in fast.encoder.to(dtype).named_parameters():
+            check_finite(folder, name, parameter.detach())
     if agreement.tokenizer is None:
         return fast
     log.info("%s: tokenized by transformers: %s", folder, agreement.tokenizer)
     return OpenModel(fast.encoder, LibraryTokenizer.open(folder), fast.normalizes)
 
 
-def _reference(folder: Path, reason: str) -> OpenModel:
+def _reference(folder: Path, reason: str, dtype: torch.dtype) -> OpenModel:
     from leap.models.reference import ReferenceEncoder
 
     log.info("%s: computed by transformers, not by the packed encoder: %s", folder, reason)
-    encoder = ReferenceEncoder(folder)
+    encoder = ReferenceEncoder(folder, dtype=dtype)
     tokenizer = LibraryTokenizer(encoder.transformer, folder)
     tokenizer(TEXTS)  # what it cannot do is said now, not at the first text
     return OpenModel(encoder, tokenizer, encoder.normalizes)

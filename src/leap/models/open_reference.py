@@ -17,12 +17,14 @@ OWN = "sentence_transformers."
 SHOWN = 400
 
 
-def open_reference(folder: Path, layers: int | None = None) -> Any:
+def open_reference(folder: Path, layers: int | None = None, dtype: torch.dtype = torch.float32) -> Any:
     """Open a folder by sentence-transformers; what is missing of its weights is set to NaN, so that a use shows.
 
     Args:
         folder: the model's.
         layers: keep only the first ones; all if None.
+        dtype: as `model_kwargs` name it to sentence-transformers. It keeps some tensors wider, such as the
+            frequencies of rotary positions, which a cast of the whole model would narrow.
 
     Raises:
         UserError: it needs code of its own, or cannot be read.
@@ -37,7 +39,7 @@ def open_reference(folder: Path, layers: int | None = None) -> Any:
                 device="cpu",
                 local_files_only=True,
                 trust_remote_code=False,
-                model_kwargs={"use_safetensors": True, "dtype": torch.float32},
+                model_kwargs={"use_safetensors": True, "dtype": dtype},
                 config_kwargs=None if layers is None else _shorten(folder, layers),
             )
         except Exception as error:  # noqa: BLE001 - the libraries raise whatever a damaged file makes them

@@ -138,7 +138,6 @@ class EncoderConfig:
             **{theirs: getattr(self, ours) for ours, theirs in self.family.keys.items()},
             "initializer_range": 0.02,
             "pad_token_id": self.pad_token,
-            "dtype": "float32",
         }
 
 
@@ -311,7 +310,8 @@ class Encoder(nn.Module):
 
     def save(self, folder: Path) -> None:
         """Write config.json and model.safetensors as the family's own model loads them."""
-        (folder / "config.json").write_text(json.dumps(self.config.hugging_face(), indent=2) + "\n")
+        config = self.config.hugging_face() | {"dtype": str(self.weight.dtype).removeprefix("torch.")}
+        (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")
         tensors = to_hugging_face(self.state_dict(), self.config.family, self.config.layers)
         save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
 

@@ -86,20 +86,25 @@ class ReferenceEncoder(nn.Module):
 
     packs = False
 
-    def __init__(self, folder: Path, layers: int | None = None) -> None:
+    def __init__(self, folder: Path, layers: int | None = None, dtype: torch.dtype = torch.float32) -> None:
         """Open a folder by sentence-transformers, from local files and safetensors only.
 
         Args:
             folder: the model's.
             layers: keep only the first ones; all if None.
+            dtype: to compute in. In half precision the model is opened in float32 first: whether its layers can
+                be walked is seen where no rounding hides it.
 
         Raises:
             UserError: it needs code of its own, cannot be read, or its layers cannot be walked one by one.
         """
         super().__init__()
+        self._narrow = dtype != torch.float32
+        if self._narrow:
+            ReferenceEncoder(folder, layers)
         self.folder = folder
         with torch.random.fork_rng(devices=[]):  # what it draws is read over: a seed's draws stay the caller's
-            self.model = open_reference(folder, layers)
+            self.model = open_reference(folder, layers, dtype)
         modules = list(self.model)
         self.normalizes = type(modules[-1]).__name__ == "Normalize"
         self.transformer = modules[0]
@@ -178,7 +183,7 @@ class ReferenceEncoder(nn.Module):
         Raises:
             UserError: they give other vectors than within the whole model.
         """
-        cut = ReferenceEncoder(self.folder, layers)
+        cut = ReferenceEncoder(self.folder, layers, self.weight.dtype)
         batch = _made_batch(self.config.vocabulary, PROBE_LENGTHS)
         if cut.depth != layers or not _agree(cut(batch), self(batch)[: layers + 1]):
             raise UserError(
@@ -328,6 +333,8 @@ class ReferenceEncoder(nn.Module):
         batch = _made_batch(self.config.vocabulary, PROBE_LENGTHS)
         pooled = self._probe(PROBE_LENGTHS)
         self._check_finite(pooled)
+        if self._narrow:
+            return
         output = self.model(self._pad(batch))["sentence_embedding"].float()
         full = F.normalize(pooled[-1], dim=-1) if self.normalizes else pooled[-1]
         if not _agree(full, output):
@@ -354,12 +361,18 @@ class ReferenceEncoder(nn.Module):
             raise self._unwalkable("a row's vectors depend on the rows next to it")
 
     def _check_finite(self, states: Tensor) -> None:
-        if not states.isfinite().all():
-            reason = missing_weights(self.transformer.auto_model) or "its weights give"
+        if states.isfinite().all():
+            return
+        if self._narrow:
             raise UserError(
-                f"{self.folder}: {reason} vectors that are not finite: the model is damaged or incomplete; fetch "
-                "or train it again"
+                f"{self.folder}: its vectors are finite in float32, but not in {self.weight.dtype}: open it with "
+                "model_kwargs={'dtype': 'float32'}"
             )
+        reason = missing_weights(self.transformer.auto_model) or "its weights give"
+        raise UserError(
+            f"{self.folder}: {reason} vectors that are not finite: the model is damaged or incomplete; fetch "
+            "or train it again"
+        )
 
     def _unwalkable(self, reason: str) -> UserError:
         return UserError(

@@ -148,7 +148,7 @@ def folder_max_length(folder: Path) -> int:
     """
     limit = EncoderConfig.load(folder).max_tokens
     folder = ModelFolder.read(folder).transformer
-    length = _sentence_config(folder).get("max_seq_length")
+    length = sentence_settings(folder).get("max_seq_length")
     if length is None:
         length = _read(folder / "tokenizer_config.json").get("model_max_length", limit)
     if isinstance(length, bool) or not isinstance(length, int | float) or not length >= 2:
@@ -158,7 +158,7 @@ def folder_max_length(folder: Path) -> int:
 
 def lowers_case(folder: Path) -> bool:
     """Tell whether the sentence-transformers config has text lowered before the tokenizer's own rules."""
-    return bool(_sentence_config(ModelFolder.read(folder).transformer).get("do_lower_case", False))
+    return bool(sentence_settings(ModelFolder.read(folder).transformer).get("do_lower_case", False))
 
 
 def _lower(tokenizer: Tokenizer) -> None:
@@ -167,7 +167,8 @@ def _lower(tokenizer: Tokenizer) -> None:
     tokenizer.normalizer = normalizers.Sequence(steps)
 
 
-def _sentence_config(folder: Path) -> dict[str, Any]:
+def sentence_settings(folder: Path) -> dict[str, Any]:
+    """Read sentence-transformers' settings of the transformer in a folder; none where it has no such file."""
     return next((_read(folder / name) for name in _SENTENCE_CONFIGS if (folder / name).exists()), {})
 
 

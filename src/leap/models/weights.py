@@ -57,9 +57,14 @@ def _read_file(path: Path) -> State:
 
 
 def check_finite(path: Path, name: str, tensor: Tensor) -> None:
-    """Refuse a weight with NaN or infinity."""
+    """Refuse a weight with NaN or infinity; in half precision, one that was finite in float32."""
     # A sum is not finite where a part is not, and is read once.
     if not tensor.sum().isfinite() and not tensor.isfinite().all():
+        if tensor.dtype in (torch.float16, torch.bfloat16):
+            raise UserError(
+                f"{path}: {name} holds numbers that {tensor.dtype} cannot: open the model with "
+                "model_kwargs={'dtype': 'float32'}"
+            )
         raise UserError(
             f"{path}: {name} holds numbers that are not finite (NaN or infinity): the model is damaged; fetch or "
             "train it again"

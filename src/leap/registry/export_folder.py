@@ -5,12 +5,14 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors.torch import save_file
 from tokenizers import Tokenizer
 from torch import Tensor
 
 from leap.core.errors import UserError
 from leap.core.files import must_be_new, whole_folder
+from leap.models.device import own_dtype
 from leap.models.exit_heads import ExitHeads
 from leap.models.folder import ModelFolder, hash_weights
 from leap.models.open_model import open_model
@@ -53,18 +55,18 @@ def export_truncated(source: Path, layers: int, target: Path, card: str | None) 
     """
     must_be_new(target)
     with whole_folder(target) as temporary:
-        write_truncated(source, layers, temporary)
+        write_truncated(source, layers, temporary, own_dtype(source))
         (temporary / CARD).write_text(derived_card(source, layers, card, "cut model"), encoding="utf-8")
 
 
-def write_truncated(source: Path, layers: int, target: Path) -> None:
-    """Write the first layers of a model into an empty folder; see `export_truncated`."""
-    opened = open_model(source)
+def write_truncated(source: Path, layers: int, target: Path, dtype: torch.dtype) -> None:
+    """Write the first layers of a model into an empty folder, in that precision; see `export_truncated`."""
+    opened = open_model(source, dtype=dtype)
     shape = opened.encoder.config
     if not 1 <= layers <= shape.layers:
         raise UserError(f"{source} has {shape.layers} layers, {layers} were asked for")
     if isinstance(opened.encoder, Encoder):
-        _write_packed(source, Encoder.load(source, layers), opened.tokenizer.backend(), target)
+        _write_packed(source, Encoder.load(source, layers).to(dtype), opened.tokenizer.backend(), target)
     else:
         opened.encoder.first_layers(layers).save(target)
     heads = ExitHeads.load(source, shape.layers, shape.width)

@@ -1,11 +1,13 @@
 """Weights of fewer bits together with early exit: int8 (paper, Appendix D), and the paper's fp16.
 
-Each form is what `LeapEncoder` serves: float32 as it is opened, `quantize="int8"`, `half()` and `bfloat16()`.
+Each form is what `LeapEncoder` serves: `quantize="int8"`, and float32, float16 and bfloat16 as `model_kwargs`
+name them.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import Literal
 
 import torch
 
@@ -53,8 +55,9 @@ def weights_rows(
 
 
 def _open(model: LeapEncoder, form: str, device: str) -> LeapEncoder:
-    opened = LeapEncoder(model.folder, device, quantize="int8" if form == "int8" else None)
-    return opened.half() if form == "fp16" else opened.bfloat16() if form == "bf16" else opened
+    dtype = {"fp16": torch.float16, "bf16": torch.bfloat16}.get(form, torch.float32)
+    quantize: Literal["int8"] | None = "int8" if form == "int8" else None
+    return LeapEncoder(model.folder, device, model_kwargs={"dtype": dtype}, quantize=quantize)
 
 
 def _add_times(rows: list[Row], times: Mapping[str, Times], seed: int) -> None:
