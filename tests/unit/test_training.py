@@ -145,6 +145,11 @@ def test_trained_heads_lie_next_to_the_weights_and_exits_go_through_them(
     left = model.encode(texts, strategy="fixed", layer=2, convert_to_tensor=True)
     expected = torch.nn.functional.normalize(pooled[2] @ model.heads.maps[1], dim=-1)
     torch.testing.assert_close(left, expected, atol=1e-5, rtol=0)
+    # They are part of the model: a copy that lost them is refused, not exited without them.
+    shutil.copytree(project.student, project.student.with_name("copy"))
+    project.student.with_name("copy").joinpath("heads.safetensors").unlink()
+    with pytest.raises(UserError, match=r"heads\.safetensors is missing"):
+        LeapEncoder(project.student.with_name("copy"), "cpu")
 
 
 def test_predictors_are_fitted_on_the_training_text_where_the_settings_say_so(

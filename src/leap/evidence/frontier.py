@@ -76,8 +76,8 @@ def _rows(evidence: Evidence, primary_set: str) -> Iterator[tuple[str, int, Row]
     yield "rule", 0, _row(expected, paths.get("exit"), sts["spearman_exit"], ndcg("exit"))
     layers = _all([item.get("expected_layers_queries") for item in collections])
     time, spearman = paths.get("exit"), sts["spearman_exit"]
-    if (layer := sts.get("query_layer")) is not None:  # queries have a rule of their own: all leave there
-        time, spearman = times.get(layer), sts["spearman_by_layer"][layer - 1]
+    if (own_layer := sts.get("query_layer")) is not None:  # queries have a rule of their own: all leave there
+        time, spearman = times.get(own_layer), sts["spearman_by_layer"][own_layer - 1]
     yield "rule_query", 0, _row(layers, time, spearman, ndcg("query_exit"))
     teacher = latency.get("teacher") or {}
     if sts.get("spearman_teacher") is not None:

@@ -16,11 +16,9 @@ from leap.models.folder import WEIGHTS, ModelFolder
 _REPOSITORY = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*/[A-Za-z0-9_][A-Za-z0-9_.-]*")
 HUB_FILES = ("*.json", "*.txt", "*.model", "*.safetensors")  # in folders of modules too
 # What SHA256SUMS of a model folder leaves out: the exit rule may be set by hand, the card comes later, and
-# the others name the weights that they were made for and carry hashes of their own.
-CHANGING = (
-    *("leap.json", "README.md", "calibration.json", "query_calibration.json"),
-    *("heads.safetensors", "predictors.safetensors"),
-)
+# the others name the weights that they were made for and carry hashes of their own. Heads that are trained with a
+# model are part of it: without them its exits would silently give other vectors.
+CHANGING = ("leap.json", "README.md", "calibration.json", "query_calibration.json", "predictors.safetensors")
 
 
 def find_model(name: str | Path, revision: str | None = None) -> Path:

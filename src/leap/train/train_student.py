@@ -95,6 +95,7 @@ def train_student(
         save_student(encoder.cpu().eval(), temporary, tokenizer_folder, variant.student.max_length, scaled)
         if (maps := loss.maps()) is not None:
             ExitHeads(maps).save(temporary)
+            write_sums(temporary, CHANGING)
     result = {
         "checkpoint": sha256_of(place.student / "model.safetensors"),
         "steps": trainer.steps,

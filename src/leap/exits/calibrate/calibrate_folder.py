@@ -113,7 +113,7 @@ def check_without_heads(model: LeapEncoder) -> None:
     if model.heads is not None:
         raise UserError(
             f"{model.folder} has exit heads already, and its exits go through them: calibrate without --heads; to "
-            f"fit others, take {HEADS} out of a copy of the folder first"
+            f"fit others, take {HEADS} out of a copy of the folder first, and its line out of SHA256SUMS"
         )
 
 
