@@ -245,9 +245,9 @@ def retrofit(
     keep: Annotated[
         float, typer.Option(help="The share of a query's ten nearest documents that stays, by 95 % confidence.")
     ] = 0.8,
-    epochs: Annotated[int | None, typer.Option(min=1, help="Else 1 on a CPU, 10 on a GPU.")] = None,
+    epochs: Annotated[int | None, typer.Option(min=1, help="Else 5 on a CPU, 10 on a GPU.")] = None,
     batch_size: Annotated[int | None, typer.Option(min=2, help="Else 64 on a CPU, 1024 on a GPU.")] = None,
-    learning_rate: Annotated[float | None, typer.Option(help="Else 1e-3 on a CPU, 2e-3 on a GPU.")] = None,
+    learning_rate: Annotated[float | None, typer.Option(help="Else 2e-3.")] = None,
     device: Device = "auto",
     seed: Annotated[int, typer.Option(min=0, max=LAST_SEED, help="Of the order of the batches.")] = 1,
 ) -> None:

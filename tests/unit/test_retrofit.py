@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from made_evidence import EMBEDDED
+from ruamel.yaml import YAML
 from safetensors.torch import load_file
 from test_query_layer import texts
 from tiny_models import MakeFolder, write_modules
@@ -17,9 +19,10 @@ from zoo import write_model
 
 from leap.cli import run as run_command
 from leap.core.errors import UserError
+from leap.core.settings import parse_settings
 from leap.exits import LeapEncoder
 from leap.latency.retrofit_table import measure_retrofit, table
-from leap.models.packed_encoder import Encoder
+from leap.models.packed_encoder import Encoder, EncoderConfig
 from leap.train import retrofit as module
 from leap.train.retrofit import Training, hold_out, retrofit
 
@@ -79,6 +82,34 @@ def test_any_architecture_learns_to_exit(
         _cosines(queries, vectors) > _cosines(before.encode(sentences, strategy="fixed", layer=2), vectors) + 0.01
     )
     assert _cosines(before.encode(sentences, strategy="full"), vectors) > 0.9
+
+
+@pytest.mark.parametrize(("name", "trained"), [("bert", {"2", "3"}), ("modernbert", None)])
+def test_little_text_trains_the_last_layers(
+    name: str, trained: set[str] | None, folder: Path, tmp_path: Path, sentences: list[str]
+) -> None:
+    if trained is None:  # another library's layers are all trained
+        folder = write_modules(write_model(tmp_path / "model", name), "mean_tokens")
+    retrofit(folder, sentences, tmp_path / "elastic", replace(SHORT, little_text=True), device="cpu")
+    assert LeapEncoder(tmp_path / "elastic", "cpu").heads is not None
+    if trained is not None:
+        before, after = (Encoder.load(each).state_dict() for each in (folder, tmp_path / "elastic"))
+        changed = {key for key, tensor in before.items() if not torch.equal(tensor, after[key])}
+        assert {key.split(".")[1] for key in changed if key.startswith("layers.")} == trained
+        assert all(key.startswith("layers.") for key in changed)
+
+
+def test_on_a_cpu_the_recipe_is_that_of_the_embedded_profile() -> None:
+    elastic = parse_settings(YAML(typ="safe").load(EMBEDDED.read_text()), "test").variant("elastic")
+    shape = EncoderConfig(6, 384, 12, 1536, vocabulary=100, positions=128)
+    chosen = module._settings(shape, 128, Training.of("cpu"), 64, "cpu")
+    for key, value in chosen.loss.model_dump().items():
+        if key not in ("late_from", "layer_map", "redundancy_clip"):  # of terms whose weight is zero
+            assert getattr(elastic.loss, key) == getattr(chosen.loss, key), (key, value)
+    assert chosen.student.start == elastic.student.start
+    assert (chosen.train.epochs, chosen.train.batch_size, chosen.train.learning_rate) == (
+        *(elastic.train.epochs, elastic.train.batch_size, elastic.train.learning_rate),
+    )
 
 
 def _cosines(one: Any, two: Any) -> float:

@@ -57,6 +57,9 @@ LOSS: dict[str, Any] = {
     "exit_contrast_with": "final",
     "anchor": 1.5,
 }
+# What was found best for thousands of sentences (docs/log/2026-11-29.md), as the embedded profile's `elastic`: the
+# last third of the layers is trained, two at least, and their exits, where queries can then leave, weigh most.
+LITTLE_TEXT: dict[str, Any] = {"beta": 5.0, "delta": 3.0, "tau_c": 0.3, "exit_contrast": 24.0}
 
 
 def sha256_of_text(text: str) -> str:
@@ -74,12 +77,14 @@ class Training:
     # On little text exits are mostly their start; on a million sentences, for which the cache of all layers that
     # ridge regression reads would take gigabytes, nothing is left of it.
     heads_start: Literal["zero", "ridge"] = "ridge"
+    # For thousands of sentences; a million teach every layer to exit.
+    little_text: bool = False
 
     @classmethod
     def of(cls, device: str) -> "Training":
-        """Choose by device: on a CPU one pass in small batches, on a GPU ten in large ones."""
+        """Choose by device: on a CPU the last layers in small batches, on a GPU all layers in large ones."""
         if resolve_device(device).type == "cpu":
-            return cls(epochs=1, batch_size=64, learning_rate=1e-3, max_length=128)
+            return cls(epochs=5, batch_size=64, learning_rate=2e-3, max_length=128, little_text=True)
         return cls(epochs=10, batch_size=1024, learning_rate=2e-3, max_length=256, heads_start="zero")
 
 
@@ -190,6 +195,11 @@ def _settings(shape: Shape, longest: int, training: Training, length: int, devic
     heads, intermediate = (
         (shape.heads, shape.intermediate) if isinstance(shape, EncoderConfig) else (1, shape.width)
     )
+    loss, frozen = LOSS | {"heads_start": training.heads_start}, 0
+    if training.little_text:
+        stay = max(0, shape.layers - max(2, shape.layers // 3))
+        loss |= LITTLE_TEXT | {"layer_weights": LOSS["layer_weights"] | {"early": 0.1, "late_from": stay + 1}}
+        frozen = stay if isinstance(shape, EncoderConfig) else 0  # another library's layers are all trained
     return VariantSettings.model_validate(
         {
             "name": "retrofit",
@@ -201,9 +211,9 @@ def _settings(shape: Shape, longest: int, training: Training, length: int, devic
                 "heads": heads,
                 "intermediate": intermediate,
                 "max_length": min(longest, LONGEST),
-                "start": {"kind": "teacher"},
+                "start": {"kind": "teacher", "frozen": frozen},
             },
-            "loss": LOSS | {"heads_start": training.heads_start},
+            "loss": loss,
             "train": {
                 "epochs": training.epochs,
                 "batch_size": training.batch_size,
