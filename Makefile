@@ -53,7 +53,7 @@ setup-lowest: .venv-lowest/ready
 	@$(call INSTALL,.venv-lowest,requirements-lowest.lock,$(LOWEST_TORCH))
 	@touch $@
 
-demo: setup ## run the whole pipeline on the embedded profile (9 1/2 minutes on 2 idle cores)
+demo: setup ## run the whole pipeline on the embedded profile (9 minutes on 2 idle cores)
 	dvc repro
 	@leap summary
 	@echo "the report: reports/report.html    the runs and models: make ui"
