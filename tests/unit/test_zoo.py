@@ -593,7 +593,7 @@ COMPUTED = [
 
 
 @pytest.mark.parametrize(("what", "act"), COMPUTED)
-def test_a_model_is_computed_in_its_librarys_precision(
+def test_a_model_is_computed_in_the_precision_of_its_library(
     what: str, act: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     change, dtype = PRECISIONS[what]
