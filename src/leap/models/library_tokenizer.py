@@ -22,9 +22,21 @@ class LibraryTokenizer:
     """A Transformer module's own preprocessing, without padding."""
 
     def __init__(self, transformer: Any, folder: Path) -> None:
-        """Take the tokenizer of sentence-transformers' Transformer; the folder is for the hash."""
+        """Take the tokenizer of sentence-transformers' Transformer; the folder is for the hash and for messages.
+
+        Raises:
+            UserError: it has tokens, which may stand in other files than tokenizer.json, that the model has not.
+        """
         self._transformer = transformer
         self._folder = folder
+        rows = len(transformer.auto_model.get_input_embeddings().weight)
+        foreign = {token: row for token, row in transformer.tokenizer.get_vocab().items() if row >= rows}
+        if foreign:
+            token = max(foreign, key=foreign.__getitem__)
+            raise UserError(
+                f"{folder}: its tokenizer's token {token!r} has id {foreign[token]}, the model next to it knows "
+                f"{rows} tokens: fetch the right tokenizer, or repair the token in {', '.join(COMPANIONS)}"
+            )
 
     @classmethod
     def open(cls, folder: Path) -> "LibraryTokenizer":
