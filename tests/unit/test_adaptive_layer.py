@@ -86,7 +86,7 @@ class Base(nn.Module):
 
 
 @pytest.mark.parametrize(("weighting", "drawn"), [("uniform", -1), ("log", -1), ("linear", -1), ("log", 2)])
-def test_the_same_loss_and_gradient_as_the_library_s_on_the_saved_model(
+def test_the_same_loss_and_gradient_as_the_loss_of_the_library_on_the_saved_model(
     make_folder: MakeFolder, weighting: Literal["uniform", "log", "linear"], drawn: int
 ) -> None:
     """From pooled vectors, as the trainer has them, as from the student's folder opened by the library."""
