@@ -247,7 +247,9 @@ def retrofit(
     ] = 0.8,
     epochs: Annotated[int | None, typer.Option(min=1, help="Else 5 on a CPU, 10 on a GPU.")] = None,
     batch_size: Annotated[int | None, typer.Option(min=2, help="Else 64 on a CPU, 1024 on a GPU.")] = None,
-    learning_rate: Annotated[float | None, typer.Option(help="Else 2e-3.")] = None,
+    learning_rate: Annotated[
+        float | None, typer.Option(help="Else by the width: 2e-3 at 384, 7e-4 at 768.")
+    ] = None,
     device: Device = "auto",
     seed: Annotated[int, typer.Option(min=0, max=LAST_SEED, help="Of the order of the batches.")] = 1,
 ) -> None:

@@ -117,7 +117,7 @@ def test_a_tokenizer_of_another_size(tmp_path: Path, change: str, caplog: pytest
     if change == "more":
         tokenizer.add_tokens(["zu"])
         tokenizer.save(str(folder / "tokenizer.json"))
-        with pytest.raises(UserError, match=r"tokenizer.json has token ids up to 65, the model .* 65 tokens"):
+        with pytest.raises(UserError, match=r"tokenizer.json: token 'zu' has id 65, the model .* 65 rows"):
             LeapEncoder(folder, "cpu")
         return
     weights = Encoder.load(folder)
@@ -125,7 +125,7 @@ def test_a_tokenizer_of_another_size(tmp_path: Path, change: str, caplog: pytest
     weights.config = type(weights.config)(**{**vars(weights.config), "vocabulary": 400})
     weights.save(folder)
     LeapEncoder(folder, "cpu")
-    assert "token ids up to 64, the model next to it knows 400 tokens" in caplog.text
+    assert "token ids up to 64, the model next to it 400 embeddings" in caplog.text
 
 
 def test_config_of_another_depth(tmp_path: Path) -> None:

@@ -112,6 +112,18 @@ def test_on_a_cpu_the_recipe_is_that_of_the_embedded_profile() -> None:
     )
 
 
+@pytest.mark.parametrize(("width", "rate"), [(256, 2e-3), (384, 2e-3), (768, 7e-4), (1024, 4.6e-4)])
+def test_a_wider_model_takes_smaller_steps_and_stronger_exits(width: int, rate: float) -> None:
+    shape = EncoderConfig(12, width, 4, 64, vocabulary=100, positions=128)
+    large = Training(epochs=10, batch_size=1024, max_length=128)
+    chosen = module._settings(shape, 128, large, 64, "cpu")
+    assert chosen.train.learning_rate == pytest.approx(rate, rel=0.02)
+    weights = chosen.loss.layer_weights
+    terms = (chosen.loss.beta, chosen.loss.exit_contrast, weights.early, weights.late_from)
+    assert terms == ((0.5, 4.0, 2.0, 6) if width > 384 else (0.2, 1.0, 1.0, 1))
+    assert module._settings(shape, 128, replace(large, learning_rate=1e-5), 64, "cpu").train.learning_rate == 1e-5
+
+
 def _cosines(one: Any, two: Any) -> float:
     return torch.cosine_similarity(torch.tensor(one), torch.tensor(two), dim=-1).mean().item()
 

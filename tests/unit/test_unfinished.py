@@ -83,6 +83,17 @@ def test_a_part_half_removed_when_its_process_is_killed_is_removed_by_the_next(
     assert not left.exists()
 
 
+def test_a_part_that_its_writer_removes_while_it_is_looked_at(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    part = tmp_path / ".out.abc.part"
+    part.mkdir()
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "is_dir", lambda path: path != part or path.rmdir() is None)
+        assert remove_left_parts(tmp_path) == []
+    assert not part.exists()
+
+
 def test_the_part_of_a_living_process_is_left_alone(tmp_path: Path) -> None:
     process = writer(tmp_path / "out")
     parts: list[Path] = []

@@ -46,7 +46,10 @@ def remove_left_parts(place: Path) -> list[Path]:
 
 def _is_ours(folder: Path) -> bool:
     """A part holds a lock from its first moment on; only a kill before that leaves it empty."""
-    return folder.is_dir() and ((folder / LOCK).is_file() or not any(folder.iterdir()))
+    try:
+        return folder.is_dir() and ((folder / LOCK).is_file() or not any(folder.iterdir()))
+    except (FileNotFoundError, PermissionError):
+        return False  # its writer ended meanwhile, or is another user
 
 
 def _remove(folder: Path, lock: int) -> None:

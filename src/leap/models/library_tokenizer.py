@@ -10,7 +10,7 @@ from leap.core.errors import UserError
 from leap.core.files import sha256_of_json
 from leap.models.folder import ModelFolder
 from leap.models.open_reference import first_line, open_reference
-from leap.models.tokenizer import check_length, hash_tokenizer
+from leap.models.tokenizer import check_length, check_rows, hash_tokenizer
 
 # Texts that are padded together and unpadded again.
 TOGETHER = 256
@@ -30,13 +30,7 @@ class LibraryTokenizer:
         self._transformer = transformer
         self._folder = folder
         rows = len(transformer.auto_model.get_input_embeddings().weight)
-        foreign = {token: row for token, row in transformer.tokenizer.get_vocab().items() if row >= rows}
-        if foreign:
-            token = max(foreign, key=foreign.__getitem__)
-            raise UserError(
-                f"{folder}: its tokenizer's token {token!r} has id {foreign[token]}, the model next to it knows "
-                f"{rows} tokens: fetch the right tokenizer, or repair the token in {', '.join(COMPANIONS)}"
-            )
+        check_rows(transformer.tokenizer.get_vocab(), rows, folder)
 
     @classmethod
     def open(cls, folder: Path) -> "LibraryTokenizer":

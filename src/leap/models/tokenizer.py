@@ -2,7 +2,7 @@
 
 import json
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -46,7 +46,15 @@ class SentenceTokenizer:
         self.sha256 = hash_tokenizer(folder)
         config = EncoderConfig.load(folder)
         self._limit = config.max_tokens
-        _check_vocabulary(self._tokenizer, inside / FILE, config.vocabulary)
+        tokens = self._tokenizer.get_vocab()
+        check_rows(tokens, config.vocabulary, inside / FILE)
+        last = max(tokens.values(), default=-1)
+        if config.vocabulary - last > ROUNDED_UP:
+            # No proof: tables are rounded up, and some models have unused rows.
+            log.warning(
+                "%s has token ids up to %d, the model next to it %d embeddings: is it this model's tokenizer?",
+                *(inside / FILE, last, config.vocabulary),
+            )
         if lowers_case(folder):
             _lower(self._tokenizer)
         self._tokenizer.no_padding()
@@ -123,21 +131,22 @@ def _convert(folder: Path) -> Tokenizer:
     return tokenizer
 
 
-def _check_vocabulary(tokenizer: Tokenizer, path: Path, rows: int) -> None:
-    """Compare the tokens with the rows of the model's table of embeddings.
+def check_rows(tokens: Mapping[str, int], rows: int, path: Path) -> None:
+    """Refuse tokens for which the model's table of embeddings has no row.
 
-    Fewer tokens than rows are no proof: tables are rounded up, and some models have unused rows.
+    Args:
+        tokens: the id of each.
+        rows: of the table.
+        path: where the tokens come from, for the message.
+
+    Raises:
+        UserError: an id is not below `rows`.
     """
-    last = max(tokenizer.get_vocab().values(), default=-1)
-    if last >= rows:
+    token = max(tokens, key=tokens.__getitem__, default=None)
+    if token is not None and tokens[token] >= rows:
         raise UserError(
-            f"{path} has token ids up to {last}, the model next to it knows {rows} tokens: it is another "
-            "model's tokenizer; fetch the right one"
-        )
-    if rows - last > ROUNDED_UP:
-        log.warning(
-            "%s has token ids up to %d, the model next to it knows %d tokens: is it this model's tokenizer?",
-            *(path, last, rows),
+            f"{path}: token {token!r} has id {tokens[token]}, the model next to it has {rows} rows of embeddings: "
+            "fetch the right tokenizer, or repair the token"
         )
 
 

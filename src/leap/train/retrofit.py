@@ -5,10 +5,10 @@ The model is its own teacher and its own start. Everything that only the trainin
 """
 
 import hashlib
+import math
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from math import inf
 from pathlib import Path
 from typing import Any, Literal
 
@@ -57,6 +57,11 @@ LOSS: dict[str, Any] = {
     "exit_contrast_with": "final",
     "anchor": 1.5,
 }
+# For a wider model: the weights of all-mpnet-base-v2's best training (docs/log/2026-11-29.md).
+WIDE: dict[str, Any] = {"beta": 0.5, "exit_contrast": 4.0}
+WIDE_EARLY = 2.0
+# Of all-MiniLM-L6-v2. A training of all-mpnet-base-v2, twice as wide, broke off at 1e-3 and is best at 7e-4.
+RATE, WIDTH = 2e-3, 384
 # What was found best for thousands of sentences (docs/log/2026-11-29.md), as the embedded profile's `elastic`: the
 # last third of the layers is trained, two at least, and their exits, where queries can then leave, weigh most.
 LITTLE_TEXT: dict[str, Any] = {"beta": 5.0, "delta": 3.0, "tau_c": 0.3, "exit_contrast": 24.0}
@@ -72,8 +77,9 @@ class Training:
 
     epochs: int
     batch_size: int
-    learning_rate: float
     max_length: int
+    # By the model's width where none is given.
+    learning_rate: float | None = None
     # On little text exits are mostly their start; on a million sentences, for which the cache of all layers that
     # ridge regression reads would take gigabytes, nothing is left of it.
     heads_start: Literal["zero", "ridge"] = "ridge"
@@ -84,8 +90,13 @@ class Training:
     def of(cls, device: str) -> "Training":
         """Choose by device: on a CPU the last layers in small batches, on a GPU all layers in large ones."""
         if resolve_device(device).type == "cpu":
-            return cls(epochs=5, batch_size=64, learning_rate=2e-3, max_length=128, little_text=True)
-        return cls(epochs=10, batch_size=1024, learning_rate=2e-3, max_length=256, heads_start="zero")
+            return cls(epochs=5, batch_size=64, max_length=128, little_text=True)
+        return cls(epochs=10, batch_size=1024, max_length=256, heads_start="zero")
+
+
+def rate_of(width: int) -> float:
+    """Choose the learning rate of a model's retrofit: the wider, the smaller, above all-MiniLM-L6-v2's width."""
+    return RATE * math.pow(min(1.0, WIDTH / width), 1.5)
 
 
 def hold_out(sentences: Sequence[str]) -> tuple[list[str], list[str], list[str]]:
@@ -139,7 +150,7 @@ def retrofit(
     must_be_new(output)
     root = output.absolute().with_name(f"{output.name}.unfinished")
     _check_own(root)
-    if not 0 < training.learning_rate < inf:
+    if training.learning_rate is not None and not 0 < training.learning_rate < math.inf:
         raise UserError(
             f"learning rate {training.learning_rate} must be above 0 and finite: change --learning-rate"
         )
@@ -200,6 +211,9 @@ def _settings(shape: Shape, longest: int, training: Training, length: int, devic
         stay = max(0, shape.layers - max(2, shape.layers // 3))
         loss |= LITTLE_TEXT | {"layer_weights": LOSS["layer_weights"] | {"early": 0.1, "late_from": stay + 1}}
         frozen = stay if isinstance(shape, EncoderConfig) else 0  # another library's layers are all trained
+    elif shape.width > WIDTH:
+        halves = {"early": WIDE_EARLY, "late_from": max(1, shape.layers // 2)}
+        loss |= WIDE | {"layer_weights": LOSS["layer_weights"] | halves}
     return VariantSettings.model_validate(
         {
             "name": "retrofit",
@@ -217,7 +231,7 @@ def _settings(shape: Shape, longest: int, training: Training, length: int, devic
             "train": {
                 "epochs": training.epochs,
                 "batch_size": training.batch_size,
-                "learning_rate": training.learning_rate,
+                "learning_rate": training.learning_rate or rate_of(shape.width),
                 "warmup": 0.1,
                 "weight_decay": 0.01,
                 "max_grad_norm": 1.0,
