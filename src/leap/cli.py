@@ -268,7 +268,7 @@ def retrofit(
 
 @app.command()
 def calibrate(
-    model: Annotated[Path, typer.Argument(help="A model folder.")],
+    model: AnyModel,
     sentences: Annotated[
         Path | None, typer.Option(help="Held-out sentences: txt (one a line), parquet, csv, tsv or jsonl.")
     ] = None,

@@ -42,7 +42,7 @@ def file(tmp_path: Path, texts: list[str]) -> Path:
     return path
 
 
-def run(folder: Path, file: Path, demand: Demand = DEMAND, **changes: object) -> Calibrated:
+def run(folder: Path | str, file: Path, demand: Demand = DEMAND, **changes: object) -> Calibrated:
     options: dict[str, object] = {
         "column": None,
         "with_heads": False,
@@ -51,7 +51,20 @@ def run(folder: Path, file: Path, demand: Demand = DEMAND, **changes: object) ->
         "device": "cpu",
         "seed": 17,
     }
-    return calibrate_folder(calibrate, folder, [file], demand, **options | changes)
+    return calibrate_folder(calibrate, str(folder), [file], demand, **options | changes)
+
+
+def test_of_a_hub_model_a_copy_is_calibrated(
+    make_folder: MakeFolder, file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = make_folder()
+    monkeypatch.setattr("huggingface_hub.snapshot_download", lambda *_, **__: str(folder))
+    monkeypatch.setattr("huggingface_hub.HfApi.repo_info", lambda *_, **__: None)
+    with pytest.raises(UserError, match=r"a/b is not a folder here: .*by --output"):
+        run("a/b", file)
+    run("a/b", file, output=tmp_path / "calibrated")
+    assert not (folder / "calibration.json").exists()
+    LeapEncoder(tmp_path / "calibrated", "cpu").encode(["ba"], strategy="calibrated")
 
 
 def pooled_of(model: LeapEncoder, sentences: list[str]) -> torch.Tensor:

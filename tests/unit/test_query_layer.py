@@ -57,7 +57,7 @@ def run(
     for file, lines in zip(files, (queries, documents), strict=True):
         file.write_text("\n".join(lines) + "\n")
     options = {"column": None, "with_heads": False, "output": None, "batch_size": 64, "device": "cpu", "seed": 17}
-    return calibrate_folder(calibrate_queries, folder, files, demand, **options | changes)
+    return calibrate_folder(calibrate_queries, str(folder), files, demand, **options | changes)
 
 
 def test_miscoverage_is_at_most_five_percent_in_200_splits() -> None:

@@ -20,6 +20,7 @@ from zoo import write_model
 from leap.cli import run as run_command
 from leap.core.errors import UserError
 from leap.core.settings import parse_settings
+from leap.core.unfinished import held
 from leap.exits import LeapEncoder
 from leap.latency.retrofit_table import measure_retrofit, table
 from leap.models.packed_encoder import Encoder, EncoderConfig
@@ -200,6 +201,16 @@ def test_files_of_the_user_stay(folder: Path, tmp_path: Path, sentences: list[st
     (tmp_path / "other.unfinished").write_text("mine")
     with pytest.raises(UserError, match="move it away, or name another --output"):
         retrofit(folder, sentences, tmp_path / "other", SHORT)
+
+
+def test_one_process_at_a_time_trains_an_output(folder: Path, tmp_path: Path, sentences: list[str]) -> None:
+    with (
+        held(tmp_path / "out.unfinished"),
+        pytest.raises(UserError, match=r"another process is at work in .*out\.unfinished: wait for its end"),
+    ):
+        retrofit(folder, sentences, tmp_path / "out", SHORT, device="cpu")
+    retrofit(folder, sentences, tmp_path / "out", SHORT, device="cpu")
+    assert not (tmp_path / "out.unfinished").exists()
 
 
 def test_what_cannot_be_done_is_refused_before_any_work(

@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from leap.core.errors import UserError
+
 ENDING = ".part"
 LOCK = ".lock"
 
@@ -28,6 +30,23 @@ def part_of(target: Path) -> Iterator[Path]:
         yield folder / target.name
     finally:
         _remove(folder, lock)
+
+
+@contextmanager
+def held(folder: Path) -> Iterator[None]:
+    """Hold a folder, made where it is missing, for one process at a time.
+
+    Raises:
+        UserError: another process holds it.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    lock = _lock_folder(folder)
+    if lock is None:
+        raise UserError(f"another process is at work in {folder}: wait for its end, or name another --output")
+    try:
+        yield
+    finally:
+        os.close(lock)
 
 
 def remove_left_parts(place: Path) -> list[Path]:

@@ -18,6 +18,7 @@ from leap.core.project import Place
 from leap.core.sample_sizes import NEIGHBOURS
 from leap.core.settings import VariantSettings
 from leap.core.settings.sources import LocalModel
+from leap.core.unfinished import LOCK, held
 from leap.models.device import resolve_device
 from leap.models.locate import locate
 from leap.models.open_model import open_model
@@ -33,7 +34,7 @@ FEWEST_DOCUMENTS = 10 * NEIGHBOURS
 # The longest input that the settings take; a decoder's own may be above it.
 LONGEST = 8192
 # What lies in `<output>.unfinished`.
-OWN = ("teacher", "tokens", "student", "training", "states")
+OWN = ("teacher", "tokens", "student", "training", "states", LOCK)
 # What was found best for all-MiniLM-L6-v2 (docs/log/2026-11-28.md); the variant `elastic` of the profiles.
 LOSS: dict[str, Any] = {
     "kind": "leap",
@@ -144,7 +145,7 @@ def retrofit(
         What training.json says.
 
     Raises:
-        UserError: the output exists, or the model or the text cannot be used.
+        UserError: the output exists, another process trains it, or the model or the text cannot be used.
         KeyboardInterrupt: SIGINT or SIGTERM came; the state is saved.
     """
     must_be_new(output)
@@ -169,20 +170,25 @@ def retrofit(
     length = min(training.max_length, longest)
     variant = _settings(shape, longest, training, length, device)
     layers = needed_teacher_layers(shape.layers, shape.layers, variant.loss)
-    build_cache(root / "teacher", locate(source), sentences, layers, length, device)
-    if is_trained(place, training_identity(variant, seed, root / "teacher")):
-        result: dict[str, Any] = read_json(place.training / "training.json", "leap retrofit")
-    else:
-        result = train_student(variant, source, seed, sentences, root / "teacher", place, lambda *_: None)
+    with held(root):
+        build_cache(root / "teacher", locate(source), sentences, layers, length, device)
+        if is_trained(place, training_identity(variant, seed, root / "teacher")):
+            result: dict[str, Any] = read_json(place.training / "training.json", "leap retrofit")
+        else:
+            result = train_student(variant, source, seed, sentences, root / "teacher", place, lambda *_: None)
+        _write(output, place.student, shape.layers, chosen, finish)
+        shutil.rmtree(root)
+    return result
+
+
+def _write(output: Path, student: Path, depth: int, query_layer: int, finish: Callable[[Path], None]) -> None:
     with whole_folder(output) as temporary:
-        shutil.copytree(place.student, temporary, dirs_exist_ok=True)
+        shutil.copytree(student, temporary, dirs_exist_ok=True)
         # A rule that never leaves early: `encode` gives what the model gave, until a person says otherwise.
-        full = {"threshold": 1.0, "min_layer": shape.layers, "patience": 1}
-        rules = {"exit": full, "query": {"layer": chosen}, "document": "full"}
+        full = {"threshold": 1.0, "min_layer": depth, "patience": 1}
+        rules = {"exit": full, "query": {"layer": query_layer}, "document": "full"}
         write_with_checksum(temporary / "leap.json", rules)
         finish(temporary)
-    shutil.rmtree(root)
-    return result
 
 
 def _check_own(root: Path) -> None:

@@ -119,7 +119,7 @@ def check_without_heads(model: LeapEncoder) -> None:
 
 def calibrate_folder(
     calibrate: Callable[..., Result],
-    folder: Path,
+    name: str,
     files: Sequence[Path],
     demand: Any,
     *,
@@ -128,9 +128,10 @@ def calibrate_folder(
     device: str,
     **options: Any,
 ) -> Result:
-    """Run `leap calibrate`: read the texts, calibrate the folder, and write into it or into a copy.
+    """Run `leap calibrate`: read the texts, calibrate the model, and write into its folder or into a copy.
 
     Args:
+        name: a folder, an installed package or a hub id; of the last two a copy only.
         calibrate: `calibrate`, or `leap.exits.calibrate.query_layer.calibrate_queries`; takes the options.
         files: what it takes, a file each.
         demand: likewise.
@@ -142,11 +143,12 @@ def calibrate_folder(
         demand.check()
     except ValueError as error:
         raise UserError(str(error)) from None
-    check_target(folder, output)
+    check_target(Path(name), output)
     texts = [read_column(file, column) for file in files]
-    model = LeapEncoder(folder, device)
+    model = LeapEncoder(name, device)
+    folder = model.folder
     read = (f"{len(rows)} texts of {file}" for rows, file in zip(texts, files, strict=True))
-    log.info("%s: %s", folder, ", ".join(read))
+    log.info("%s: %s", name, ", ".join(read))
     calibrated = calibrate(model, *texts, demand, **options)
     calibrated.report["files"] = [file.name for file in files]
     if output is None:
@@ -167,7 +169,12 @@ def check_target(folder: Path, output: Path | None) -> None:
             f"{folder} is an output of DVC's stage {stage}: the next `dvc repro` would write it again, without "
             "this calibration. Name a folder for a calibrated copy by --output"
         )
-    elif folder.is_dir() and not os.access(folder, os.W_OK):
+    elif not folder.is_dir():
+        raise UserError(
+            f"{folder} is not a folder here: name one, or, for a package or a hub model, one for a calibrated "
+            "copy by --output"
+        )
+    elif not os.access(folder, os.W_OK):
         raise UserError(f"{folder} cannot be written to: name a folder for a calibrated copy by --output")
 
 
