@@ -168,6 +168,27 @@ def test_each_kind_of_refusal_has_its_help(summary: dict[str, Any]) -> None:
     assert "dvc repro -sf benchmark_latency" in step
 
 
+def test_another_rule_for_sentences_does_not_help_queries(summary: dict[str, Any]) -> None:
+    leap = summary["variants"]["leap"]
+    tried = {"patience": 1, "rate": 1.0, "similarity": 0.95, "nn_at_10": 0.9, "quality": 0.98}
+    leap["sweep"] = [{**tried, "threshold": 0.9, "min_layer": 2, "expected_layers": 2.0}]
+    refuse(leap, check("exit.rate", 0.1, "> 0.5"))
+    (step,) = next_steps(summary)
+    assert "dvc exp run" in step
+    refuse(leap, check("exit.rate", 0.1, "> 0.5"), check("retrieval.a.query_drop", 0.05, "<= 0.03"))
+    (step,) = next_steps(summary)
+    assert "a later exit.query_layer" in step
+
+
+def test_a_student_of_one_depth_is_told_nothing(summary: dict[str, Any]) -> None:
+    leap = summary["variants"]["leap"]
+    refuse(leap, check("exit.rate", 0.0, "> 0.5"))
+    leap["sweep"], leap["exit"]["rate"], leap["exit_rule"]["min_layer"] = [], 0.0, leap["depth"]
+    assert next_steps(summary) == []
+    leap["query_layer"] = 2
+    assert next_steps(summary) != []
+
+
 def test_figures_of_a_strategy_are_held_against_the_gates_bounds(summary: dict[str, Any]) -> None:
     checks = summary["variants"]["leap"]["gate"]["checks"]
     row = {"rate": 0.9, "similarity": 0.93, "nn_at_10": 0.85, "quality": 0.95}

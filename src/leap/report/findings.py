@@ -23,6 +23,7 @@ QUALITY = f"{LATER}, or more train.epochs"
 QUERIES = "a later exit.query_layer, or exit.min_layer where there is none (nothing is trained again)"
 ANCHORED = "a higher loss.anchor"
 SOONER = "earlier exits (a lower exit.threshold or exit.min_layer; nothing is trained again)"
+IDLE = "an idle machine: `dvc repro -sf benchmark_latency`"
 METRICS: tuple[tuple[str, str, bool, str], ...] = (
     (r"exit\.rate", "sentences that leave early", True, SOONER),
     (r"exit\.similarity", "similarity to full depth", False, QUALITY),
@@ -42,7 +43,7 @@ METRICS: tuple[tuple[str, str, bool, str], ...] = (
     (r"sts\.(.*\.)?drop_vs_start", "STS lost at full depth", True, ANCHORED),
     (r"start\.similarity", "similarity of full depth to the model before", False, ANCHORED),
     (r"latency\.query_speed_up", "queries' speed-up", False, "a lower exit.query_layer; nothing is trained again"),
-    (r"latency\.speed_up", "speed-up", False, "an idle machine: `dvc repro -sf benchmark_latency`"),
+    (r"latency\.speed_up", "speed-up", False, IDLE),
 )
 SIGNS = {">": "more than", ">=": "at least", "<": "less than", "<=": "at most"}
 HOLDS = {">": operator.gt, ">=": operator.ge, "<": operator.lt, "<=": operator.le}
@@ -246,16 +247,23 @@ def next_steps(summary: dict[str, Any]) -> list[str]:
         point = cheapest_rule(variant)
         own = dig(variant, "exit", "expected_layers")
         refused = verdict_word(variant) == "refused"
-        if point and own is not None and (refused or point["expected_layers"] < own - 0.05):
+        helps = dict.fromkeys(_metric(check["metric"])[2] for check in failures(variant))
+        by_rule = helps.keys() <= {SOONER, QUALITY, IDLE}  # not what queries lose, nor full depth
+        if point and own is not None and by_rule and (refused or point["expected_layers"] < own - 0.05):
             rule = f"-S exit.threshold={point['threshold']} -S exit.min_layer={point['min_layer']}"
             steps.append(
                 f"{each}: {point['expected_layers']:.2f} layers keep to the gate's bounds on these sentences with "
                 f"`dvc exp run {rule} -S exit.patience={point['patience']}`; nothing is trained again."
             )
-        elif refused:
-            helps = dict.fromkeys(_metric(check["metric"])[2] for check in failures(variant))
+        elif refused and not _of_one_depth(variant):
             steps.append(f"{each}: {'; '.join(helps)}.")
     return steps
+
+
+def _of_one_depth(variant: Variant) -> bool:
+    """Tell whether nothing leaves before the last layer by rule: what others are compared with, no candidate."""
+    leaves = dig(variant, "exit", "rate") != 0 or variant.get("query_layer") is not None
+    return not leaves and dig(variant, "exit_rule", "min_layer") >= variant["depth"]
 
 
 def cheapest_rule(variant: Variant) -> Row | None:
