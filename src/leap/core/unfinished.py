@@ -12,6 +12,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from leap.core.errors import UserError
+from leap.core.storage import writing
 
 ENDING = ".part"
 LOCK = ".lock"
@@ -38,8 +39,11 @@ def held(folder: Path) -> Iterator[None]:
 
     Raises:
         UserError: another process holds it.
+        StorageError: the disk is full or read-only, or the folder may not be written.
     """
-    folder.mkdir(parents=True, exist_ok=True)
+    with writing(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / LOCK).touch()
     lock = _lock_folder(folder)
     if lock is None:
         raise UserError(f"another process is at work in {folder}: wait for its end, or name another --output")
