@@ -117,7 +117,7 @@ def test_a_tokenizer_of_another_size(tmp_path: Path, change: str, caplog: pytest
     if change == "more":
         tokenizer.add_tokens(["zu"])
         tokenizer.save(str(folder / "tokenizer.json"))
-        with pytest.raises(UserError, match=r"tokenizer.json: token 'zu' has id 65, the model .* 65 rows"):
+        with pytest.raises(UserError, match=r"token 'zu' has id 65, its model 65 rows .* in tokenizer\.json"):
             LeapEncoder(folder, "cpu")
         return
     weights = Encoder.load(folder)

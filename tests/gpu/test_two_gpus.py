@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from tiny_models import write_folder
 
 from leap.core.project import Checkpoint
 from leap.core.settings.sources import LocalModel
-from leap.exits import LeapEncoder
 from leap.models.locate import locate
 from leap.train.teacher import build_cache
 
@@ -55,9 +55,11 @@ def test_two_gpus_train_like_one(tmp_path: Path, sentences: list[str]) -> None:
     one = trained(tmp_path / "one", teacher, sentences, 1)
     two = trained(tmp_path / "two", teacher, sentences, 2)
     assert one[-1]["step"] > 13  # so that steps were replayed
-    for mine, other in zip(one, two, strict=True):
-        assert mine["loss"] == pytest.approx(other["loss"], rel=0.05)
-    # Not their weights: one without a gradient but rounding, as a bias of all keys, moves by whole steps of Adam.
-    students = [Checkpoint(tmp_path / name, "leap", 1).student for name in ("one", "two")]
-    ours, theirs = (torch.from_numpy(LeapEncoder(each, "cpu").encode(sentences)) for each in students)
-    assert torch.cosine_similarity(ours, theirs, dim=-1).min() > 0.99
+    for ours, theirs in zip(one, two, strict=True):
+        assert ours["loss"] == pytest.approx(theirs["loss"], rel=0.05)
+    first, second = (
+        load_file(Checkpoint(tmp_path / name, "leap", 1).student / "model.safetensors") for name in ("one", "two")
+    )
+    # The softmax does not see a bias of all keys: its gradient is rounding, of which Adam makes whole steps.
+    for name in (name for name in first if not name.endswith("key.bias")):
+        torch.testing.assert_close(first[name], second[name], atol=0.05, rtol=0.1)

@@ -374,7 +374,7 @@ BAD: dict[str, tuple[Change, str]] = {
     "routes": (with_a_router, r"module Router computes by what encode is given \(modality, task\)"),
     "a sparse encoder": (of_another_class, "is a SparseEncoder .*make a SentenceTransformer of its transformer"),
     "no padding token": (without_a_padding_token, "does not have a padding token.*repair .*tokenizer_config.json"),
-    "a token too many": (change_tokenizer_config(cls_token="[CLX]"), r"'\[CLX\]' has id \d+, the model .* rows"),
+    "a token too many": (change_tokenizer_config(cls_token="[CLX]"), r"'\[CLX\]' has id \d+, .* in tokenizer_c"),
     "no mask": (without_a_mask, "model_input_names lacks attention_mask"),
     "another version": (of_another_version, r"sentence-transformers>=99.*is installed.*install or change what it"),
     "wrong dimensions": (change_sentence_config(truncate_dim="x"), "truncate_dim 'x' is not a whole number"),

@@ -72,7 +72,7 @@ def _is_ours(folder: Path) -> bool:
     try:
         return folder.is_dir() and ((folder / LOCK).is_file() or not any(folder.iterdir()))
     except (FileNotFoundError, PermissionError):
-        return False  # its writer ended meanwhile, or is another user
+        return False  # its writer ended meanwhile, or it is another user's
 
 
 def _remove(folder: Path, lock: int) -> None:

@@ -30,7 +30,7 @@ class LibraryTokenizer:
         self._transformer = transformer
         self._folder = folder
         rows = len(transformer.auto_model.get_input_embeddings().weight)
-        check_rows(transformer.tokenizer.get_vocab(), rows, folder)
+        check_rows(transformer.tokenizer.get_vocab(), rows, folder, COMPANIONS)
 
     @classmethod
     def open(cls, folder: Path) -> "LibraryTokenizer":

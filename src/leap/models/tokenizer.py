@@ -47,7 +47,7 @@ class SentenceTokenizer:
         config = EncoderConfig.load(folder)
         self._limit = config.max_tokens
         tokens = self._tokenizer.get_vocab()
-        check_rows(tokens, config.vocabulary, inside / FILE)
+        check_rows(tokens, config.vocabulary, inside, [FILE])
         last = max(tokens.values(), default=-1)
         if config.vocabulary - last > ROUNDED_UP:
             # No proof: tables are rounded up, and some models have unused rows.
@@ -131,13 +131,13 @@ def _convert(folder: Path) -> Tokenizer:
     return tokenizer
 
 
-def check_rows(tokens: Mapping[str, int], rows: int, path: Path) -> None:
+def check_rows(tokens: Mapping[str, int], rows: int, folder: Path, files: Sequence[str]) -> None:
     """Refuse tokens for which the model's table of embeddings has no row.
 
     Args:
         tokens: the id of each.
         rows: of the table.
-        path: where the tokens come from, for the message.
+        folder, files: where the tokens come from, for the message.
 
     Raises:
         UserError: an id is not below `rows`.
@@ -145,8 +145,8 @@ def check_rows(tokens: Mapping[str, int], rows: int, path: Path) -> None:
     token = max(tokens, key=tokens.__getitem__, default=None)
     if token is not None and tokens[token] >= rows:
         raise UserError(
-            f"{path}: token {token!r} has id {tokens[token]}, the model next to it has {rows} rows of embeddings: "
-            "fetch the right tokenizer, or repair the token"
+            f"{folder}: its tokenizer's token {token!r} has id {tokens[token]}, its model {rows} rows of "
+            f"embeddings: fetch the right tokenizer, or repair the token in {', '.join(files)}"
         )
 
 

@@ -131,8 +131,8 @@ def calibrate_folder(
     """Run `leap calibrate`: read the texts, calibrate the model, and write into its folder or into a copy.
 
     Args:
-        name: a folder, an installed package or a hub id; of the last two a copy only.
         calibrate: `calibrate`, or `leap.exits.calibrate.query_layer.calibrate_queries`; takes the options.
+        name: a folder, an installed package or a hub id; of the last two a copy only.
         files: what it takes, a file each.
         demand: likewise.
 
