@@ -17,7 +17,6 @@ from leap.latency import timing as latency
 from leap.latency.bandwidth import floor
 from leap.latency.timing import (
     PASSES,
-    is_mixed,
     joined_rows,
     latency_figures,
     random_batches,
@@ -73,8 +72,8 @@ def test_every_path_computes_what_its_row_says(tiny_model: LeapEncoder, sentence
     assert rows["monitored", 8]["monitoring_overhead"] == pytest.approx(0.0)
     assert 2 < rows["exit", 8]["expected_layers"] < 5
     assert rows["truncated", 8]["expected_layers"] == round(rows["exit", 8]["expected_layers"])
-    assert rows["exit", 8]["mixed"]
-    assert not rows["exit", 1]["mixed"]
+    assert rows["exit", 8]["deepest_layers"] > rows["exit", 8]["expected_layers"]
+    assert rows["exit", 1]["deepest_layers"] == rows["exit", 1]["expected_layers"]
     assert figures["speed_up"] == rows["exit", 1]["speed_up"]
     assert figures["speed_up_ci95"] == rows["exit", 1]["speed_up_ci95"]
     assert figures["protocol"]["speed_up_over"] == "full"
@@ -217,12 +216,6 @@ def test_spread_by_hand() -> None:
     assert result["ms_p95"] == 96.0
     assert result["ms_p99"] == 100.0
     assert result["ms_std"] == pytest.approx(np.std(np.arange(101), ddof=1))
-
-
-def test_is_mixed() -> None:
-    assert is_mixed(torch.tensor([[5, 5], [5, 6]]))
-    # Batches that differ from each other but not within are not mixed.
-    assert not is_mixed(torch.tensor([[5, 5], [6, 6]]))
 
 
 def test_joined_rows_are_whole_sentences_in_another_order() -> None:

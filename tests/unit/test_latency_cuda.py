@@ -110,8 +110,9 @@ def test_rows_of_a_card(on_card: Any, batches: list[Batch], monkeypatch: pytest.
     assert {row["engine"] for row in rows} == {"graphs"}
     assert {row["ms_event_p50"] for row in rows} == {3.0}
     exits = exits_of(on_card, batches)
-    assert by_path["exit"]["mixed"] == by_path["eager_exit"]["mixed"] == bool((exits != exits[:, :1]).any())
-    assert not by_path["full"]["mixed"]
+    deepest = pytest.approx(sum(max(rows) for rows in exits.tolist()) / len(exits))
+    assert by_path["exit"]["deepest_layers"] == by_path["eager_exit"]["deepest_layers"] == deepest
+    assert by_path["full"]["deepest_layers"] == on_card.depth
     assert by_path["monitored"]["monitoring_overhead"] is not None
 
 

@@ -88,7 +88,7 @@ def test_evidence_as_numbers() -> None:
         "ci95": [0.1, 0.3],
         "spearman_by_layer": [0.2, None, 0.4],
         "rows": [
-            {"device": "cpu", "path": "exit", "length": length, "batch": 8, "mixed": True, "ms_p50": 2.0}
+            {"device": "cpu", "path": "exit", "length": length, "batch": 8, "over": 2, "ms_p50": 2.0}
             for length in ("sentences", 128)
         ],
         "by_threshold": [{"threshold": 0.93, "batch": 1, "tokens": 14.2, "speed_up": 1.5}],

@@ -11,7 +11,7 @@ from leap.core.grid import Grid
 from leap.core.settings.evaluation import LatencySettings
 
 MARK = '"kind": "leap latency"'
-COLUMNS = ("path", "batch", "length", "tokens", "mixed", "ms_p50", "ms_p95", "ms_p99", "expected_layers")
+COLUMNS = ("path", "batch", "length", "tokens", "ms_p50", "ms_p95", "ms_p99", "expected_layers", "deepest_layers")
 
 
 def latency_settings(**options: Any) -> LatencySettings:

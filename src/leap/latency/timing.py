@@ -279,6 +279,7 @@ def _rows_of(
         "length": length,
         "tokens": sum(len(batch.ids) for batch in batches) / sum(batch.rows for batch in batches),
     }
+    deepest = exits.amax(1).double().mean().item()
     best = min((name for name in FULL_DEPTH if name in times), key=lambda name: float(np.median(times[name])))
     rows = []
     for path, milliseconds in times.items():
@@ -290,10 +291,10 @@ def _rows_of(
                 "path": path,
                 **shared,
                 "engine": engine,
-                "mixed": path in ("exit", "eager_exit") and is_mixed(exits),
                 **spread(milliseconds),
                 **event_figures(singles.get(path)),
                 "expected_layers": layers,
+                "deepest_layers": deepest if path in ("exit", "eager_exit") else layers,
                 "speed_up": gain,
                 "speed_up_ci95": interval,
                 "over": best,
@@ -365,7 +366,3 @@ def event_figures(milliseconds: Times | None) -> dict[str, float]:
         return {}
     percentiles = np.percentile(milliseconds, [50, 95, 99])
     return {f"ms_event_p{percent}": float(value) for percent, value in zip((50, 95, 99), percentiles, strict=True)}
-
-
-def is_mixed(exits: Tensor) -> bool:
-    return bool((exits != exits[:, :1]).any())

@@ -11,7 +11,7 @@ from leap.evidence.evidence_file import HEAD
 from leap.tracking.entities import Number
 
 # Conditions, not results, and the whole sweep: the evidence file has them, charts would only be in the way.
-LEFT_OUT = ("protocol", "sweep", "over", "mixed", "deployable")
+LEFT_OUT = ("protocol", "sweep", "over", "deployable")
 # Of a row in a list: what joins the metric's name, and what is the step, with the factor that makes it whole.
 LABELS = ("device", "weights", "strategy", "path", "length")
 STEPS = {"layer": 1, "threshold": 100, "patience": 1, "width": 1, "batch": 1}

@@ -1,5 +1,7 @@
 """Conditional nodes of CUDA graphs: layers that the device itself leaves out once no row is there.
 
+Also the streams on which a capture goes two ways at once.
+
 The host then takes no part in a batch. PyTorch has conditional nodes from 2.12 on; these go through the CUDA
 bindings, which PyTorch for CUDA 13 brings along, and so work with older ones too.
 https://docs.nvidia.com/cuda/cuda-c-programming-guide/#conditional-graph-nodes
@@ -57,13 +59,18 @@ class Conditions:
             self._module = check_answer(driver.cuModuleLoadData(code))
             self._decide = check_answer(driver.cuModuleGetFunction(self._module, b"decide"))
             self._context = check_answer(driver.cuCtxGetCurrent())
-            # Nobody else's, or another thread's work would be captured with ours.
-            stream = check_answer(driver.cuStreamCreate(driver.CUstream_flags.CU_STREAM_NON_BLOCKING))
-            self._side = torch.cuda.ExternalStream(int(stream), device=device)  # type: ignore[no-untyped-call]
+            self._side = self._own_stream()
+            # For launches beside a capture, and beside a body's: a stream belongs to one capture at a time.
+            self.tests = (self._own_stream(), self._own_stream())
             # A body is a capture of its own, which the graph's pool does not see: what it allocates would be
             # given to others later.
             self._pool = torch.cuda.MemPool()
             self._try()
+
+    def _own_stream(self) -> torch.cuda.Stream:
+        """Create a stream that is nobody else's, or another thread's work would be captured with ours."""
+        stream = check_answer(self._driver.cuStreamCreate(self._driver.CUstream_flags.CU_STREAM_NON_BLOCKING))
+        return torch.cuda.ExternalStream(int(stream), device=self.device)  # type: ignore[no-untyped-call]
 
     @contextmanager
     def parts(self) -> Iterator[Callable[[Tensor], None]]:

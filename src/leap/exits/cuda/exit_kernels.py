@@ -8,6 +8,11 @@ import triton
 import triton.language as tl
 
 
+@triton.jit
+def _add_three(a, b, c, d, e, f):
+    return a + d, b + e, c + f
+
+
 @triton.jit(do_not_specialize=["layer", "before", "now", "rows"])
 def exit_test(
     states, offsets, left, names, recent, vectors, exits, thresholds, counters, flags, epoch,
@@ -27,6 +32,13 @@ def exit_test(
     length = tl.where(there, tl.load(offsets + row + 1) - start, 0)
     column = tl.arange(0, BLOCK)
     token = tl.arange(0, TOKENS)
+    mask = (column < D) & there
+    # Read first of all: the memory answers while the states are summed.
+    if TEST or LAST:
+        name = tl.load(names + row)  # rows move between buffers: which row of the batch this one is
+    if TEST:
+        earlier = tl.load(recent + (before * rows + row) * D + column, mask=mask, other=0.0)
+        threshold = tl.load(thresholds + layer)
     # Summed over tokens only at the end: the loop then has no exchange between threads.
     total = tl.zeros((TOKENS, BLOCK), tl.float32)
     for first in range(0, length, TOKENS):
@@ -35,19 +47,15 @@ def exit_test(
         values = tl.load(states + at[:, None] * D + column[None, :], mask=inside, other=0.0)
         total += values.to(tl.float32)
     mean = tl.sum(total, 0) / tl.maximum(length, 1)
-    mask = (column < D) & there
     tl.store(recent + (now * rows + row) * D + column, mean, mask=mask)
     if TEST or LAST:
         leaves = there
         if TEST:
-            earlier = tl.load(recent + (before * rows + row) * D + column, mask=mask, other=0.0)
-            size = tl.maximum(tl.sqrt(tl.sum(mean * mean, 0)), 1e-8)
-            size_before = tl.maximum(tl.sqrt(tl.sum(earlier * earlier, 0)), 1e-8)
-            cosine = tl.sum(mean * earlier, 0) / (size * size_before)
+            # Three sums in one exchange between warps.
+            own, other, both = tl.reduce((mean * mean, earlier * earlier, mean * earlier), 0, _add_three)
+            cosine = both / (tl.maximum(tl.sqrt(own), 1e-8) * tl.maximum(tl.sqrt(other), 1e-8))
             # As torch's cosine_similarity: a zero vector is like nothing, and a cosine that is not a number stays.
-            leaves = there & (cosine >= tl.load(thresholds + layer))
-        # Rows move between buffers; `names` says which row of the batch this one is.
-        name = tl.load(names + row)
+            leaves = there & (cosine >= threshold)
         tl.store(vectors + name * D + column, mean, mask=mask & leaves)
         tl.store(exits + name, layer, mask=leaves)
         tl.store(left + row, layer, mask=leaves)

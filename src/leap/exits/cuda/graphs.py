@@ -312,8 +312,16 @@ class GraphEncoder:
         graphed.times.append((start, end, level, last - first))
         return last
 
-    def _layers(self, bucket: Bucket, number: int, first: int, last: int, plan: Plan) -> None:
+    def _layers(
+        self, bucket: Bucket, number: int, first: int, last: int, plan: Plan, within: bool = False
+    ) -> None:
+        """Compute layers with their exit tests; `within` the body of a conditional node, which is its own capture.
+
+        Nothing but later tests waits for a test before `last`: where there is a stream for it, it runs while the
+        next layer does.
+        """
         level = bucket.levels[number]
+        tests = self._conditions.tests[within] if self._conditions else None
         batch = self.encoder.with_bias(level.batch())
         if first == 0:
             bucket.counters.zero_()
@@ -322,11 +330,19 @@ class GraphEncoder:
         else:
             states = level.states[: len(batch.ids)]
         flags = plan.flags()
+        tested: list[Tensor] = []
         for layer in range(first + 1, last + 1):
             if len(states):  # on a CPU, where a level without rows has none
                 states = self.encoder.layers[layer - 1](states, batch)
             kind = LAST if layer == plan.stop else flags[layer]
-            if kind:
+            if kind and tests and layer < last:
+                tests.wait_stream(torch.cuda.current_stream())
+                with torch.cuda.stream(tests):
+                    exit_step(bucket, level, states, layer, plan.patience, kind)
+                tested.append(states)  # until that stream is waited for, their memory is nobody else's
+            elif kind:
+                if tests and tested:
+                    torch.cuda.current_stream().wait_stream(tests)
                 exit_step(bucket, level, states, layer, plan.patience, kind)
         if last < plan.stop:
             level.states[: len(batch.ids)] = states
@@ -346,7 +362,7 @@ class GraphEncoder:
             for first, last in pairwise([0, *looks, plan.stop]):
                 if first and if_rows_stay:
                     if_rows_stay(bucket.counters[first : first + 1])
-                self._layers(bucket, 0, first, last, plan)
+                self._layers(bucket, 0, first, last, plan, within=first > 0)
 
     def _move(self, graphed: GraphedBucket, source: int, target: int) -> None:
         levels = graphed.bucket.levels

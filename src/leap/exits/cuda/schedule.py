@@ -6,6 +6,7 @@ moves time only, never an exit. Pure functions of counts and milliseconds.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 # Of a batch's exits, the share that older batches lose.
 FORGETTING = 0.05
@@ -116,12 +117,15 @@ class Schedule:
         """Return the first layer to look at, where the device may look by itself; None where the host should.
 
         The device can end a batch, but only the host moves rows to a smaller level, or knows that no look
-        pays.
+        pays: it takes part where the best of its looks saves more than all of the device's.
         """
         if (rows, tokens) not in self._alone:
-            moving = any(self._moving(layer, 0, rows, tokens, 0) > self.costs.look for layer in self.tests)
-            ends = (layer for layer in self.tests if self._ending(layer, 0, rows, 0) > self.costs.device_look)
-            self._alone[rows, tokens] = None if moving else next(ends, None)
+            ends = [layer for layer in self.tests if self._ending(layer, 0, rows, 0) > self.costs.device_look]
+            by_host = (
+                max((self._gain(layer, 0, rows, tokens, 0) for layer in self.tests), default=0.0) - self.costs.look
+            )
+            alone = bool(ends) and by_host <= self._saved_alone(ends[0], rows)
+            self._alone[rows, tokens] = ends[0] if alone else None
         return self._alone[rows, tokens]
 
     def looks_behind(self, layer: int, at: int, rows: int, level: int) -> bool:
@@ -160,6 +164,12 @@ class Schedule:
     def _ending(self, layer: int, at: int, rows: int, level: int) -> float:
         """Milliseconds saved on average by computing nothing more after a layer, if no row stays."""
         return self._all_gone(layer, at, rows) * (self.stop - layer) * self.clock.layer(level)
+
+    def _saved_alone(self, first: int, rows: int) -> float:
+        """Milliseconds saved on average by the device's looks after each test from `first` on, less their cost."""
+        looks = [layer for layer in self.tests if layer >= first]
+        left_out = sum(self._all_gone(at, 0, rows) * (to - at) for at, to in pairwise([*looks, self.stop]))
+        return left_out * self.clock.layer(0) - len(looks) * self.costs.device_look
 
     def _moving(self, layer: int, at: int, rows: int, tokens: int, level: int) -> float:
         """Milliseconds saved on average by moving the rows that stay after a layer, if any does."""
