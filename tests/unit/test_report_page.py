@@ -262,6 +262,14 @@ def test_a_variant_keeps_its_colour_whichever_others_there_are() -> None:
     assert template["spec"]["encoding"]["color"]["scale"]["range"] == list(COLOURS)
 
 
+def test_no_two_variants_look_alike() -> None:
+    names = ["baseline", "leap", "elastic", "leap_heads", "elastic_cold", *map(str, range(15))]
+    looks = plots._styles([{"variant": name} for name in names])
+    assert len({tuple(look.values()) for look in looks.values()}) == len(names)
+    own = plots._styles([{"variant": "leap"}])
+    assert looks["leap"] == own["leap"]
+
+
 def test_a_curve_goes_through_its_points() -> None:
     rows = [{"variant": "a", "layer": layer, "x": value} for layer, value in ((1, 0.0), (2, 1.0), (3, 0.5))]
     svg = plots.curves(rows, "layer", "x", ("layer", "x"))

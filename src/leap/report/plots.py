@@ -176,12 +176,14 @@ def _picture() -> tuple[Figure, Axes]:
 
 
 def _styles(rows: Rows) -> dict[str, dict[str, Any]]:
-    colours = colours_of(row["variant"] for row in rows)
-    places = {name: COLOURS.index(colour) for name, colour in colours.items()}
-    return {
-        name: {"color": COLOURS[place], "marker": MARKERS[place], "linestyle": LINES[place % 4]}
-        for name, place in places.items()
-    }
+    """Return a look a variant; where there are more than colours, those that share one differ in the rest."""
+    looks: dict[str, dict[str, Any]] = {}
+    for name, colour in colours_of(row["variant"] for row in rows).items():
+        place = COLOURS.index(colour) + sum(look["color"] == colour for look in looks.values())
+        looks[name] = {
+            "color": colour, "marker": MARKERS[place % len(MARKERS)], "linestyle": LINES[place % len(LINES)]
+        }  # fmt: skip
+    return looks
 
 
 def _layers(axes: Axes, layers: Iterable[float]) -> None:
