@@ -144,6 +144,19 @@ def test_a_value_that_holds_but_whose_interval_does_not_says_so() -> None:
     assert reason(judged) == "NN@10 0.805, 95 % interval 0.79 to 0.82 (at least 0.8)"
 
 
+def test_a_speed_that_a_busy_machine_leaves_open_is_to_be_measured_again(summary: dict[str, Any]) -> None:
+    open_yet = check("latency.query_speed_up", 0.738, "> 1.0", interval=[0.457, 1.4])
+    assert reason(open_yet) == "queries' speed-up 0.738x, 95 % interval 0.457x to 1.4x (more than 1x)"
+    refuse(summary["variants"]["leap"], open_yet)
+    assert "leap: an idle machine: `dvc repro -sf benchmark_latency`, or a lower exit.query_layer" in "\n".join(
+        next_steps(summary)
+    )
+    slower = check("latency.query_speed_up", 0.738, "> 1.0", interval=[0.7, 0.8])
+    assert reason(slower) == "queries' speed-up 0.738x (more than 1x)"
+    refuse(summary["variants"]["leap"], slower)
+    assert not any("idle machine" in step for step in next_steps(summary))
+
+
 def test_a_rule_that_would_pass_is_what_to_try_next(summary: dict[str, Any]) -> None:
     leap = summary["variants"]["leap"]
     tried = {"patience": 1, "rate": 1.0, "similarity": 0.95, "nn_at_10": 0.9, "quality": 0.98}

@@ -23,6 +23,7 @@ QUALITY = f"{LATER}, or more train.epochs"
 QUERIES = "a later exit.query_layer, or exit.min_layer where there is none (nothing is trained again)"
 ANCHORED = "a higher loss.anchor"
 SOONER = "earlier exits (a lower exit.threshold or exit.min_layer; nothing is trained again)"
+SOONER_QUERIES = "a lower exit.query_layer (nothing is trained again)"
 IDLE = "an idle machine: `dvc repro -sf benchmark_latency`"
 METRICS: tuple[tuple[str, str, bool, str], ...] = (
     (r"exit\.rate", "sentences that leave early", True, SOONER),
@@ -42,7 +43,7 @@ METRICS: tuple[tuple[str, str, bool, str], ...] = (
     (r"retrieval\.(?P<set>[^.]*)\..*drop.*", "nDCG@10 lost on {set}", True, QUALITY),
     (r"sts\.(.*\.)?drop_vs_start", "STS lost at full depth", True, ANCHORED),
     (r"start\.similarity", "similarity of full depth to the model before", False, ANCHORED),
-    (r"latency\.query_speed_up", "queries' speed-up", False, "a lower exit.query_layer; nothing is trained again"),
+    (r"latency\.query_speed_up", "queries' speed-up", False, SOONER_QUERIES),
     (r"latency\.speed_up", "speed-up", False, IDLE),
 )
 SIGNS = {">": "more than", ">=": "at least", "<": "less than", "<=": "at most"}
@@ -91,7 +92,7 @@ def reason(check: Row) -> str:
     if check["value"] is None:
         return f"{label} not measured"
     text = f"{label} {number(check['value'])}"
-    if check["interval"] and HOLDS[sign](check["value"], bound):
+    if check["interval"] and (HOLDS[sign](check["value"], bound) or undecided(check)):
         low, high = (number(end) for end in check["interval"])
         text += f", 95 % interval {low} to {high}"
     return f"{text} ({SIGNS[sign]} {number(bound)})"
@@ -247,7 +248,7 @@ def next_steps(summary: dict[str, Any]) -> list[str]:
         point = cheapest_rule(variant)
         own = dig(variant, "exit", "expected_layers")
         refused = verdict_word(variant) == "refused"
-        helps = dict.fromkeys(_metric(check["metric"])[2] for check in failures(variant))
+        helps = dict.fromkeys(_helps(check) for check in failures(variant))
         by_rule = helps.keys() <= {SOONER, QUALITY, IDLE}  # not what queries lose, nor full depth
         if point and own is not None and by_rule and (refused or point["expected_layers"] < own - 0.05):
             rule = f"-S exit.threshold={point['threshold']} -S exit.min_layer={point['min_layer']}"
@@ -307,6 +308,17 @@ def text(summary: dict[str, Any]) -> str:
 def wrap(line: str, indent: str = "") -> list[str]:
     """Break a text into lines of a terminal's width."""
     return textwrap.wrap(line, 100, initial_indent=indent, subsequent_indent=indent or "  ")
+
+
+def undecided(check: Row) -> bool:
+    """Tell whether the bound lies within the interval: another measurement may say otherwise."""
+    return bool(check["interval"]) and check["interval"][0] <= check["threshold"] <= check["interval"][1]
+
+
+def _helps(check: Row) -> str:
+    helps = _metric(check["metric"])[2]
+    # A busy machine makes the interval wide, and then nothing about the model is known.
+    return f"{IDLE}, or {helps}" if helps == SOONER_QUERIES and undecided(check) else helps
 
 
 def _metric(metric: str) -> tuple[str, bool, str]:
