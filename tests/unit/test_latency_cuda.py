@@ -13,7 +13,7 @@ from leap.exits.paths import GraphPath
 from leap.exits.plan import Plan
 from leap.latency import timing as latency
 from leap.latency import timing_cuda as latency_cuda
-from leap.latency.timing_cuda import Forward, burst_timer, fast_path, own_plans
+from leap.latency.timing_cuda import SETTLING, Forward, burst_timer, fast_path, own_plans, placed_call
 from leap.models.batches import Batch, pack
 
 RULE = ExitRule(0.9, 2)
@@ -154,6 +154,23 @@ def test_a_burst_takes_two_milliseconds_or_twenty_calls(
         timer(path, batches[0])
         timer(path, batches[1])
     assert calls == [1, 20, 20, 1, 7, 7, 1, 1, 1]
+
+    milliseconds = iter([50.0])  # a first call that captures
+    timer(lambda _: next(milliseconds, 0.05), batches[0])
+    assert calls[-2:] == [1, 20]
+
+
+def test_a_path_is_warm_before_it_is_timed(batches: list[Batch]) -> None:
+    ran: list[Any] = []
+    path: Any = SimpleNamespace(
+        learn=lambda plan, exits: None,
+        place=lambda batch, plan: id(batch),
+        run=lambda placed, *_: ran.append(placed),
+    )
+    call = placed_call(path, batches, Plan((torch.inf,) * 4, 1, 4), torch.ones(len(batches), 2), None)
+    assert ran == [id(batch) for batch in batches] * SETTLING
+    call(batches[0])
+    assert ran[-1] == id(batches[0])
 
 
 def test_plans_of_the_paths() -> None:

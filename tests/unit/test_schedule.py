@@ -1,8 +1,17 @@
 """Where the host looks, by counts and milliseconds made up here."""
 
+import random
+from itertools import cycle, islice
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 
+from leap.exits.cuda.buckets import shape_of
+from leap.exits.cuda.graphs import GraphedBucket, GraphEncoder
 from leap.exits.cuda.schedule import REMEMBERED, Clock, Costs, Schedule, Traffic
+from leap.exits.plan import Plan
+from leap.latency.timing_cuda import SETTLING, TRAFFIC_BATCHES
 
 LEVELS = [(32, 4096), (16, 2048), (4, 512)]
 
@@ -127,3 +136,105 @@ def test_mixed_batches_are_looked_at_where_the_rest_fits_a_smaller_level() -> No
     # No gain from fewer rows: only a common end would pay, and there is none.
     flat = schedule(traffic_of([6, 6, 6, 12]), [0.1, 0.1, 0.1])
     assert flat.next_look(0, 32, 4096, 0) == 12
+
+
+class Imagined(GraphEncoder):
+    """The host's part of the graphed path, for layers that take an H200's time (docs/log/2026-11-29.md)."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.depth, self.always, self.alone, self.on_card = plan.stop, False, False, False
+        self.costs = Costs(look=0.021, move=0.005, device_look=0.001)
+        self.plan, self._conditions, self.traffic = plan, object(), Traffic(plan.stop)  # type: ignore[assignment]
+        self.buckets: dict[Any, GraphedBucket] = {}
+        self.milliseconds, self.new, self.reached = 0.0, 0, 0
+
+    def _traffic_of(self, plan: Plan) -> Traffic:
+        return self.traffic
+
+    def encode(self, lengths: list[int], exits: list[int]) -> None:
+        shape = shape_of(len(lengths), sum(lengths), max(lengths), 2)
+        if shape not in self.buckets:
+            levels = [SimpleNamespace(shape=size) for size in shape.levels()]
+            clock = Clock([level.shape.tokens for level in levels])
+            self.buckets[shape] = GraphedBucket(SimpleNamespace(levels=levels), clock, None)  # type: ignore[arg-type]
+        self.rows = list(zip(lengths, exits, strict=True))
+        self._pass(self.buckets[shape], SimpleNamespace(rows=len(lengths), tokens=sum(lengths)), self.plan)  # type: ignore[arg-type]
+
+    def _known(self, graphed: GraphedBucket, key: Any) -> bool:
+        """Count a plain call or a capture: the first two of a key."""
+        calls: Any = graphed.calls
+        calls[key] = calls.get(key, 0) + 1
+        self.new += calls[key] <= 2
+        return bool(calls[key] > 1)
+
+    def _stretch(self, graphed: GraphedBucket, level: int, first: int, last: int, plan: Plan) -> int:
+        layer = layer_ms(graphed.bucket.levels[level].shape.tokens)
+        if self._known(graphed, (level, first, last)) and graphed.clock.wants(level):
+            graphed.clock.note(level, layer)
+        self.milliseconds += (last - first) * layer
+        self.reached = last
+        return last
+
+    def _alone(self, graphed: GraphedBucket, first: int, plan: Plan) -> None:
+        self._known(graphed, ("alone", first))
+        deepest = max(exit_layer for _, exit_layer in self.rows)
+        ends = [layer for layer in plan.tests if layer >= max(first, deepest)]
+        self.milliseconds += next(iter(ends), plan.stop) * layer_ms(graphed.bucket.levels[0].shape.tokens)
+
+    def _move(self, graphed: GraphedBucket, source: int, target: int) -> None:
+        self._known(graphed, (source, target))
+        self.milliseconds += self.costs.move
+
+    def _wait_for_flag(self, bucket: Any, layer: int) -> tuple[int, int]:
+        if self.reached == layer:  # else the device computes what was launched behind the look
+            self.milliseconds += self.costs.look
+        staying = [length for length, exit_layer in self.rows if exit_layer > layer]
+        return len(staying), sum(staying)
+
+
+def layer_ms(tokens: int) -> float:
+    return 0.0297 + 9.9e-6 * tokens
+
+
+NEAR_SIX = [4.0, 2.0, 1.5, 1.0, 0.8, 0.6, 0.5, 0.4, 0.4, 1.0]
+AT_THREE = [200.0, 10.0, 1.0, 0.2, 0.1, 0.1, 0.1, 0.1, 0.1, 0.1]
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize(
+    ("rows", "tokens", "weights", "least"),
+    [
+        (8, 128, AT_THREE, 0.75),
+        (32, 128, AT_THREE, 0.6),
+        (8, 128, NEAR_SIX, 0.47),
+        (32, 128, NEAR_SIX, 0.55),
+        (8, 14, NEAR_SIX, 0.47),
+        (32, 14, NEAR_SIX, 0.44),
+    ],
+)
+def test_a_warm_path_captures_nothing_and_saves_what_the_deepest_row_leaves(
+    rows: int, tokens: int, weights: list[float], least: float, seed: int
+) -> None:
+    """Exits at 3 to 12 of 12, tested at every layer; `least` of the mean row's reduction is realised."""
+    drawn = random.Random(seed)
+    batches = [
+        (
+            sorted(tokens if tokens > 40 else max(6, min(40, int(drawn.gauss(tokens, 5)))) for _ in range(rows)),
+            drawn.choices(range(3, 13), weights, k=rows),
+        )
+        for _ in range(20)
+    ]
+    path = Imagined(Plan((*(float("inf"),) * 2, *(0.9,) * 9, float("inf")), 1, 12))
+    for _, exits in islice(cycle(batches), TRAFFIC_BATCHES):
+        path.traffic.note(exits)
+    for _ in range(SETTLING):
+        for lengths, exits in batches:
+            path.encode(lengths, exits)
+    path.new, path.milliseconds = 0, 0.0
+    for lengths, exits in batches * 5:
+        path.encode(lengths, exits)
+    assert path.new == 0
+    full = 5 * sum(12 * layer_ms(shape_of(rows, sum(lengths), max(lengths), 2).tokens) for lengths, _ in batches)
+    mean = sum(sum(exits) for _, exits in batches) / rows / len(batches)
+    assert full / path.milliseconds / (12 / mean) >= least
+    assert path.milliseconds <= full / 0.97

@@ -92,7 +92,7 @@ def reason(check: Row) -> str:
     if check["value"] is None:
         return f"{label} not measured"
     text = f"{label} {number(check['value'])}"
-    if check["interval"] and (HOLDS[sign](check["value"], bound) or undecided(check)):
+    if check["interval"] and (HOLDS[sign](check["value"], bound) or _undecided(check)):
         low, high = (number(end) for end in check["interval"])
         text += f", 95 % interval {low} to {high}"
     return f"{text} ({SIGNS[sign]} {number(bound)})"
@@ -310,7 +310,7 @@ def wrap(line: str, indent: str = "") -> list[str]:
     return textwrap.wrap(line, 100, initial_indent=indent, subsequent_indent=indent or "  ")
 
 
-def undecided(check: Row) -> bool:
+def _undecided(check: Row) -> bool:
     """Tell whether the bound lies within the interval: another measurement may say otherwise."""
     return bool(check["interval"]) and check["interval"][0] <= check["threshold"] <= check["interval"][1]
 
@@ -318,7 +318,7 @@ def undecided(check: Row) -> bool:
 def _helps(check: Row) -> str:
     helps = _metric(check["metric"])[2]
     # A busy machine makes the interval wide, and then nothing about the model is known.
-    return f"{IDLE}, or {helps}" if helps == SOONER_QUERIES and undecided(check) else helps
+    return f"{IDLE}, or {helps}" if helps == SOONER_QUERIES and _undecided(check) else helps
 
 
 def _metric(metric: str) -> tuple[str, bool, str]:

@@ -1,10 +1,10 @@
 """Conditional nodes of CUDA graphs: layers that the device itself leaves out once no row is there.
 
-Also the streams on which a capture goes two ways at once.
-
 The host then takes no part in a batch. PyTorch has conditional nodes from 2.12 on; these go through the CUDA
 bindings, which PyTorch for CUDA 13 brings along, and so work with older ones too.
 https://docs.nvidia.com/cuda/cuda-c-programming-guide/#conditional-graph-nodes
+
+The exit tests that a graph computes in parallel with its layers are captured on streams of `Conditions` too.
 """
 
 import ctypes
@@ -60,7 +60,8 @@ class Conditions:
             self._decide = check_answer(driver.cuModuleGetFunction(self._module, b"decide"))
             self._context = check_answer(driver.cuCtxGetCurrent())
             self._side = self._own_stream()
-            # For launches beside a capture, and beside a body's: a stream belongs to one capture at a time.
+            # For exit tests in parallel with the layers: one for the graph and one for the bodies of its nodes,
+            # for a stream belongs to one capture at a time.
             self.tests = (self._own_stream(), self._own_stream())
             # A body is a capture of its own, which the graph's pool does not see: what it allocates would be
             # given to others later.
