@@ -84,7 +84,7 @@ def test_every_path_gives_the_same(
 
 
 @pytest.mark.parametrize("path", ["auto", "fused", "graphs", "eager"])
-@pytest.mark.parametrize("batch_size", [1, 7, 100])  # one product, a batched one, one a layer
+@pytest.mark.parametrize("batch_size", [1, 7, 100])  # one product, the kernel, a product a layer
 def test_exit_heads_map_on_the_card(
     tmp_path: Path, folder: Path, sentences: list[str], rule: ExitRule, path: str, batch_size: int
 ) -> None:

@@ -64,20 +64,42 @@ def test_the_host_looks_first_where_all_rows_leave() -> None:
 
 
 def test_the_device_goes_on_alone_where_only_the_end_of_a_batch_matters() -> None:
-    assert schedule(traffic_of([7]), [0.05, 0.03, 0.01]).first_alone(32, 4096) == 7
-    assert schedule(traffic_of([12]), [0.05, 0.03, 0.01]).first_alone(32, 4096) is None
+    assert schedule(traffic_of([7]), [0.05, 0.03, 0.01]).looks_alone(32, 4096) == (7,)
+    assert schedule(traffic_of([12]), [0.05, 0.03, 0.01]).looks_alone(32, 4096) is None
     spread = traffic_of([6, 7, 8, 9])
     # By the host a move at 7 saves .07 ms, and each look costs .045; after 9 nobody is left.
-    assert schedule(spread, [0.05, 0.03, 0.01]).first_alone(32, 4096) == 9
-    assert schedule(spread, [0.05, 0.049, 0.049]).first_alone(4, 400) == 7
-    assert schedule(spread, [0.05, 0.049, 0.049]).first_alone(1, 100) == 6
+    assert schedule(spread, [0.05, 0.03, 0.01]).looks_alone(32, 4096) == (9,)
+    assert schedule(spread, [0.05, 0.049, 0.049]).looks_alone(4, 400) == (8, 9)
+    assert schedule(spread, [0.05, 0.049, 0.049]).looks_alone(1, 100) == (6, 7, 8, 9)
 
 
 def test_the_host_takes_part_where_moving_rows_saves_more_than_the_end() -> None:
     quarter_stays = traffic_of([6, 6, 6, 12])
-    assert schedule(quarter_stays, [0.05, 0.02, 0.01]).first_alone(32, 4096) is None
-    assert schedule(quarter_stays, [0.05, 0.02, 0.01]).first_alone(2, 100) is None
-    assert schedule(quarter_stays, [0.05, 0.048, 0.047]).first_alone(2, 100) == 6  # nowhere is it faster
+    assert schedule(quarter_stays, [0.05, 0.02, 0.01]).looks_alone(32, 4096) is None
+    assert schedule(quarter_stays, [0.05, 0.02, 0.01]).looks_alone(2, 100) is None
+    assert schedule(quarter_stays, [0.05, 0.048, 0.047]).looks_alone(2, 100) == (6,)  # nowhere is it faster
+
+
+def test_the_device_looks_only_where_that_pays() -> None:
+    spread = schedule(traffic_of([6, 7, 8, 9]), [0.05, 0.049, 0.049])
+    # One row is gone after 6, 7, 8 and 9 in 25, 50, 75 and 100 of 100 batches.
+    for cost, looks in ((0.01, (6, 7, 8, 9)), (0.02, (7, 9)), (0.16, ())):
+        spread.costs = Costs(device_look=cost)
+        assert spread._best_alone(1) == looks
+
+
+def test_a_little_more_saved_is_not_worth_another_graph() -> None:
+    traffic = traffic_of([6, 7, 8, 9])
+    result = schedule(traffic, [0.05, 0.049, 0.049])
+    result.costs = Costs(device_look=0.014)
+    assert result.looks_alone(1, 100) == (7, 9)
+    changes = [([6], 1, (7, 9)), ([6], 60, (6,))]
+    for exits, batches, looks in changes:
+        for _ in range(batches):
+            traffic.note(exits)
+        for _ in range(REMEMBERED + 1):
+            result.begin()
+        assert result.looks_alone(1, 100) == looks
 
 
 def test_a_batch_that_will_not_finish_early_is_not_looked_at() -> None:
@@ -143,7 +165,7 @@ class Imagined(GraphEncoder):
 
     def __init__(self, plan: Plan) -> None:
         self.depth, self.always, self.alone, self.on_card = plan.stop, False, False, False
-        self.costs = Costs(look=0.021, move=0.005, device_look=0.001)
+        self.costs = Costs(look=0.021, move=0.005, device_look=0.004)
         self.plan, self._conditions, self.traffic = plan, object(), Traffic(plan.stop)  # type: ignore[assignment]
         self.buckets: dict[Any, GraphedBucket] = {}
         self.milliseconds, self.new, self.reached = 0.0, 0, 0
@@ -175,11 +197,12 @@ class Imagined(GraphEncoder):
         self.reached = last
         return last
 
-    def _alone(self, graphed: GraphedBucket, first: int, plan: Plan) -> None:
-        self._known(graphed, ("alone", first))
+    def _alone(self, graphed: GraphedBucket, looks: tuple[int, ...], plan: Plan) -> None:
+        self._known(graphed, ("alone", looks))
         deepest = max(exit_layer for _, exit_layer in self.rows)
-        ends = [layer for layer in plan.tests if layer >= max(first, deepest)]
+        ends = [layer for layer in looks if layer >= deepest]
         self.milliseconds += next(iter(ends), plan.stop) * layer_ms(graphed.bucket.levels[0].shape.tokens)
+        self.milliseconds += len(looks) * self.costs.device_look
 
     def _move(self, graphed: GraphedBucket, source: int, target: int) -> None:
         self._known(graphed, (source, target))
@@ -204,7 +227,7 @@ AT_THREE = [200.0, 10.0, 1.0, 0.2, 0.1, 0.1, 0.1, 0.1, 0.1, 0.1]
 @pytest.mark.parametrize(
     ("rows", "tokens", "weights", "least"),
     [
-        (8, 128, AT_THREE, 0.75),
+        (8, 128, AT_THREE, 0.7),
         (32, 128, AT_THREE, 0.6),
         (8, 128, NEAR_SIX, 0.47),
         (32, 128, NEAR_SIX, 0.55),

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from leap.core.errors import UserError
 from leap.exits.cuda import fused, graphs
-from leap.exits.cuda.bursts import time_call
+from leap.exits.cuda.bursts import time_calls
 from leap.exits.cuda.layouts import layout_of, longest_row
 from leap.exits.cuda.tiles import TileShape
 from leap.exits.forward import exit_forward
@@ -256,8 +256,8 @@ class Paths:
         if not fused.fits(batch, fused_path.fused.config) or not graph_path.takes(batch):
             return
         both: tuple[FastPath, ...] = fused_path, graph_path
-        by_kernel, by_graphs = (
-            time_call(partial(path.run, path.place(batch, plan), plan, heads)) for path in both
+        by_kernel, by_graphs = time_calls(
+            *(partial(path.run, path.place(batch, plan), plan, heads) for path in both)
         )
         if by_kernel <= by_graphs:
             fused_path.most_tokens = max(fused_path.most_tokens, tokens)

@@ -6,20 +6,22 @@ tuned lens' idea, Belrose et al. 2023, arXiv 2303.08112, on pooled vectors). The
 that holds them has every exited vector mapped. Exit rules compare the layers' own vectors, before the heads.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from leap.models.bound_files import load_bound, save_bound
+from leap.models.kernels.varlen import available
 
 FILE = "heads.safetensors"
-# Up to so many rows on a GPU take copies of their maps for one batched product: 38 MB at width 384, a few
-# microseconds of a GPU's bandwidth, where a product a layer takes a launch each.
-GATHERED_ROWS = 64
+# Up to so many rows on a GPU are mapped by one kernel, which has no gradient; more, by a product a layer.
+KERNEL_ROWS = 64
+# Of a map, what one of the kernel's programs holds at once: 32 loads a thread that do not wait for each other.
+INPUTS, OUTPUTS = 128, 32
 MADE_BY = (
     "train the variant again with `loss.heads`, or `leap calibrate MODEL --sentences FILE --heads` fits heads"
 )
@@ -47,18 +49,26 @@ class ExitHeads:
         if len(layers) == 1:  # a fixed layer, or one sentence: nothing to sort out
             return vectors if layers[0] > len(self.maps) else vectors @ self.maps[layers[0] - 1]
         exits = exits.to(vectors.device, non_blocking=True)
-        if vectors.is_cuda and len(vectors) <= GATHERED_ROWS:
-            return torch.bmm(vectors[:, None], self._every_map[exits - 1])[:, 0]
+        if available(vectors.device) and len(vectors) <= KERNEL_ROWS and not torch.is_grad_enabled():
+            return self.by_kernel(vectors, exits)
         mapped = vectors
         for layer in layers:
             if layer <= len(self.maps):
                 mapped = torch.where((exits == layer)[:, None], vectors @ self.maps[layer - 1], mapped)
         return mapped
 
-    @cached_property
-    def _every_map(self) -> Tensor:
-        """[L, D, D], the last layer's identity too."""
-        return torch.cat([self.maps, torch.eye(self.maps.shape[-1], device=self.maps.device)[None]])
+    def by_kernel(self, vectors: Tensor, exits: Tensor) -> Tensor:
+        """Map as `at_exits` does, in one launch; all on a device that Triton compiles for."""
+        from leap.models.kernels.head_kernels import map_rows  # Triton comes with PyTorch's CUDA builds only
+
+        vectors = vectors.contiguous()
+        mapped, (rows, width) = torch.empty_like(vectors), vectors.shape
+        with torch.cuda.device_of(vectors):  # type: ignore[no-untyped-call]
+            map_rows[(rows, math.ceil(width / OUTPUTS))](
+                vectors, exits, self.maps, mapped, len(self.maps),
+                D=width, INPUTS=INPUTS, OUTPUTS=OUTPUTS, num_warps=4,
+            )  # fmt: skip
+        return mapped
 
     def mapped(self, pooled: Tensor) -> Tensor:
         """Map all layers, [L + 1, N, D] to the same; layers 0 and L stay as they are."""

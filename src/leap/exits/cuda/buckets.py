@@ -100,8 +100,9 @@ class Bucket:
         device, depth = encoder.words.weight.device, encoder.config.layers
         self.shape = shape
         self.levels = [Level(size, encoder) for size in shape.levels()]
-        self.vectors = torch.zeros(shape.rows, encoder.config.width, device=device)
-        self.exits = torch.zeros(shape.rows, dtype=torch.int64, device=device)
+        # In one piece of memory: one copy takes both away.
+        self._answers = torch.zeros(answers_start(shape) + shape.rows * encoder.config.width, device=device)
+        self.vectors, self.exits = self._split(self._answers)
         self.thresholds = torch.full((depth + 1,), torch.inf, device=device)
         self.counters = torch.zeros(depth + 1, dtype=torch.int64, device=device)
         self.epoch = torch.zeros(1, dtype=torch.int64, device=device)
@@ -110,12 +111,27 @@ class Bucket:
         self.runs = 0
         self.thresholds_of: tuple[float, ...] = ()
 
+    def copy_answers(self, rows: int) -> tuple[Tensor, Tensor]:
+        """Copy what the first rows left behind, vectors and exits: the next run overwrites it."""
+        vectors, exits = self._split(self._answers.clone())
+        return vectors[:rows], exits[:rows]
+
+    def _split(self, answers: Tensor) -> tuple[Tensor, Tensor]:
+        start = answers_start(self.shape)
+        vectors = answers[start:].view(self.shape.rows, -1)
+        return vectors, answers[:start].view(torch.int64)[: self.shape.rows]
+
     def read_flag(self, layer: int) -> tuple[int, int] | None:
         """Rows and tokens that stay after a layer of this run; None while it is not known yet."""
         flag = int(self.seen[layer])
         if flag >> (ROW_BITS + TOKEN_BITS) != self.runs:
             return None
         return flag >> TOKEN_BITS & (2**ROW_BITS - 1), flag & (2**TOKEN_BITS - 1)
+
+
+def answers_start(shape: Shape) -> int:
+    """Return the float32 numbers that the exits, int64, take: a multiple of four, for the vectors' alignment."""
+    return 4 * ceil(shape.rows / 2)
 
 
 def rooms(shape: Shape) -> list[int]:

@@ -1,4 +1,4 @@
-"""Times a call on the card."""
+"""Times calls on the card."""
 
 import time
 from collections.abc import Callable
@@ -8,19 +8,22 @@ import torch
 
 # Calls before the first burst: plain, captured, and as often as `leap.exits.cuda.schedule.Clock` takes times.
 WARM_UP = 12
-BURSTS, CALLS = 5, 20
+BURSTS, CALLS = 7, 20
 
 
-def time_call(call: Callable[[], object]) -> float:
-    """Return the milliseconds of a call, made back to back: the median of some bursts."""
-    for _ in range(WARM_UP):
-        call()
-    bursts = []
-    for _ in range(BURSTS):
-        torch.cuda.synchronize()
-        start = time.perf_counter()
-        for _ in range(CALLS):
+def time_calls(*calls: Callable[[], object]) -> list[float]:
+    """Return the milliseconds of each call, made back to back: the median of bursts, which take turns."""
+    for call in calls:
+        for _ in range(WARM_UP):
             call()
-        torch.cuda.synchronize()
-        bursts.append((time.perf_counter() - start) * 1000 / CALLS)
-    return median(bursts)
+    rounds = [[_burst(call) for call in calls] for _ in range(BURSTS)]
+    return [median(bursts) for bursts in zip(*rounds, strict=True)]
+
+
+def _burst(call: Callable[[], object]) -> float:
+    torch.cuda.synchronize()
+    start = time.perf_counter()
+    for _ in range(CALLS):
+        call()
+    torch.cuda.synchronize()
+    return (time.perf_counter() - start) * 1000 / CALLS

@@ -59,18 +59,22 @@ class Conditions:
             self._module = check_answer(driver.cuModuleLoadData(code))
             self._decide = check_answer(driver.cuModuleGetFunction(self._module, b"decide"))
             self._context = check_answer(driver.cuCtxGetCurrent())
-            self._side = self._own_stream()
-            # For exit tests in parallel with the layers: one for the graph and one for the bodies of its nodes,
-            # for a stream belongs to one capture at a time.
-            self.tests = (self._own_stream(), self._own_stream())
+            # Where an exit test runs in parallel with a layer, the layer's blocks go first: the batch waits for
+            # the layer alone. A graph's kernels have the priority of the stream that they were captured on.
+            least, greatest = (int(end) for end in check_answer(driver.cuCtxGetStreamPriorityRange()))
+            self.layers, self._side = self._own_stream(greatest), self._own_stream(greatest)
+            # For the tests: one for the graph and one for the bodies of its nodes, for a stream belongs to one
+            # capture at a time.
+            self.tests = (self._own_stream(least), self._own_stream(least))
             # A body is a capture of its own, which the graph's pool does not see: what it allocates would be
             # given to others later.
             self._pool = torch.cuda.MemPool()
             self._try()
 
-    def _own_stream(self) -> torch.cuda.Stream:
+    def _own_stream(self, priority: int) -> torch.cuda.Stream:
         """Create a stream that is nobody else's, or another thread's work would be captured with ours."""
-        stream = check_answer(self._driver.cuStreamCreate(self._driver.CUstream_flags.CU_STREAM_NON_BLOCKING))
+        kind = self._driver.CUstream_flags.CU_STREAM_NON_BLOCKING
+        stream = check_answer(self._driver.cuStreamCreateWithPriority(kind, priority))
         return torch.cuda.ExternalStream(int(stream), device=self.device)  # type: ignore[no-untyped-call]
 
     @contextmanager
@@ -143,7 +147,8 @@ class Conditions:
         counters = torch.zeros(2, dtype=torch.int64, device=self.device)
         total = torch.zeros(1, device=self.device)
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, capture_error_mode="thread_local"), self.parts() as if_rows_stay:
+        captured = torch.cuda.graph(graph, stream=self.layers, capture_error_mode="thread_local")
+        with captured, self.parts() as if_rows_stay:
             total.fill_(1.0)
             for number in range(2):
                 if_rows_stay(counters[number : number + 1])

@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from leap.exits.cuda.buckets import MOST_ROWS, MOST_TOKENS, Bucket, Shape, numbers_of, shape_of
-from leap.exits.cuda.bursts import time_call
+from leap.exits.cuda.bursts import time_calls
 from leap.exits.cuda.conditional import conditions
 from leap.exits.cuda.exit_steps import LAST, exit_step, move_step
 from leap.exits.cuda.schedule import Clock, Costs, Schedule, Traffic
@@ -81,6 +81,32 @@ class GraphedBucket:
     times: list[tuple[Any, Any, int, int]] = field(default_factory=list)
 
 
+class Beside:
+    """Work in parallel with the current stream's, in order; without a stream for it, in turn with the other."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+        self._begun = False
+        self._read: list[Tensor] = []
+
+    @contextmanager
+    def work(self, *read: Tensor) -> Iterator[None]:
+        """Launch what is within after all that was launched before; it reads these tensors."""
+        if self._stream is None:
+            yield
+            return
+        self._stream.wait_stream(torch.cuda.current_stream())
+        self._begun = True
+        self._read.extend(read)  # until the work is waited for, their memory is nobody else's
+        with torch.cuda.stream(self._stream):
+            yield
+
+    def wait(self) -> None:
+        """Let the current stream wait for the work; a stream without any is not in a capture, and must not be."""
+        if self._begun:
+            torch.cuda.current_stream().wait_stream(self._stream)
+
+
 class GraphEncoder:
     """An encoder's forward pass with exits as CUDA graphs, for float16 and bfloat16.
 
@@ -123,8 +149,7 @@ class GraphEncoder:
             except BaseException:
                 self._graphed.pop(placed.shape, None)  # its buffers and the host's count of runs may differ
                 raise
-            bucket = graphed.bucket
-            return bucket.vectors[: placed.rows].clone(), bucket.exits[: placed.rows].clone()
+            return graphed.bucket.copy_answers(placed.rows)
 
     def learn(self, plan: Plan, exits: Sequence[int]) -> None:
         """Note where a batch's rows left, so that the next one's host looks where it pays."""
@@ -149,23 +174,24 @@ class GraphEncoder:
                 for source in range(target):
                     for _ in range(2):
                         self._move(graphed, source, target)
-            for first in plan.tests if self._conditions else ():
+            for layer in plan.tests if self._conditions else ():
                 for _ in range(2):
-                    self._alone(graphed, first, plan)
+                    self._alone(graphed, (layer,), plan)
             graphed.times.clear()  # of layers without rows
 
     @torch.inference_mode()
     def measure_costs(self) -> None:
-        """Measure what looks and moves cost on this machine, in under a second; on a CPU nothing.
+        """Measure what looks and moves cost on this machine, in about a second; on a CPU nothing.
 
-        A batch of which no row leaves is computed with a look in the middle and without any: the difference is
-        the look's. A move is timed by itself, of rows that have left, so that none needs room.
+        A batch of which no row leaves is computed without a look, with one of the host, and with the device's
+        after each test of the second half: the differences are the looks'. Looks that a batch does not reach are
+        measured on rows that have left, and so is a move: none needs room.
         """
         middle = (self.depth + 1) // 2
         if not self.on_card or middle < 2 or middle == self.depth:
             return
         thresholds = [math.inf] * self.depth
-        thresholds[middle - 1] = UNREACHABLE
+        thresholds[middle - 1 : -1] = [UNREACHABLE] * (self.depth - middle)
         plan = Plan(tuple(thresholds), 1, self.depth)
         made = pack([[self.encoder.config.pad_token] * COST_LENGTH] * COST_ROWS).to(self.device)
         with self._in_turn():
@@ -173,22 +199,21 @@ class GraphEncoder:
             graphed = self._bucket(placed.shape)
             self._fill(graphed.bucket, placed, plan)
 
-            def unbroken() -> None:
-                self._stretch(graphed, 0, 0, self.depth, plan)
-
             def looked_at() -> None:
                 self._stretch(graphed, 0, 0, middle, plan)
                 self._wait_for_flag(graphed.bucket, middle)
                 self._stretch(graphed, 0, middle, self.depth, plan)
 
-            def alone() -> None:
-                self._alone(graphed, middle, plan)
-
-            whole, look = time_call(unbroken), time_call(looked_at)
-            device_look = time_call(alone) - whole if self._conditions else self.costs.device_look
+            unbroken = partial(self._stretch, graphed, 0, 0, self.depth, plan)
+            looks, first_look = plan.tests, plan.tests[:1]
+            alone = [partial(self._alone, graphed, looks, plan), partial(self._alone, graphed, first_look, plan)]
+            whole, look, reached = time_calls(unbroken, looked_at, alone[0])
             graphed.bucket.levels[0].left.fill_(-1)
-            move = time_call(partial(self._move, graphed, 0, 1))
+            many, one, move = time_calls(*alone, partial(self._move, graphed, 0, 1))
             self._graphed.pop(placed.shape)  # its clock has seen bursts, not batches
+        device_look = self.costs.device_look
+        if self._conditions:
+            device_look = max((reached - whole) / len(looks), (many - one) / max(1, len(looks) - 1))
         self.costs = Costs(*(max(cost, LEAST_COST_MS) for cost in (look - whole, move, device_look)))
         log.info("exit path graphs: %s ms on this machine", self.costs)
 
@@ -244,9 +269,9 @@ class GraphEncoder:
     def _pass(self, graphed: GraphedBucket, placed: Placed, plan: Plan) -> None:
         schedule = self._schedule(graphed, plan)
         schedule.begin()
-        first = self._first_alone(graphed, schedule, placed, plan)
-        if first is not None:
-            self._alone(graphed, first, plan)
+        looks = self._looks_alone(graphed, schedule, placed, plan)
+        if looks is not None:
+            self._alone(graphed, looks, plan)
             return
         rows, tokens, level, known = placed.rows, placed.tokens, 0, 0
         at = self._stretch(graphed, level, 0, schedule.next_look(0, rows, tokens, level), plan)
@@ -266,12 +291,14 @@ class GraphEncoder:
             if not ahead:
                 at = self._stretch(graphed, level, at, schedule.next_look(at, rows, tokens, level), plan)
 
-    def _first_alone(self, graphed: GraphedBucket, schedule: Schedule, placed: Placed, plan: Plan) -> int | None:
-        """Return the first test that the device looks at if it goes on alone; None where the host takes part."""
+    def _looks_alone(
+        self, graphed: GraphedBucket, schedule: Schedule, placed: Placed, plan: Plan
+    ) -> tuple[int, ...] | None:
+        """Return where the device looks if it goes on alone; None where the host takes part."""
         if self.alone:
-            return plan.tests[0] if plan.tests else None
+            return plan.tests or None
         measured = self._conditions is not None and not graphed.clock.wants(0)
-        return schedule.first_alone(placed.rows, placed.tokens) if measured and not self.always else None
+        return schedule.looks_alone(placed.rows, placed.tokens) if measured and not self.always else None
 
     def _schedule(self, graphed: GraphedBucket, plan: Plan) -> Schedule:
         traffic = self._traffic_of(plan)
@@ -317,46 +344,42 @@ class GraphEncoder:
     ) -> None:
         """Compute layers with their exit tests; `within` the body of a conditional node, which is its own capture.
 
-        Nothing but later tests waits for a test before `last`: where there is a stream for it, it runs while the
-        next layer does.
+        Nothing but later tests waits for a test before `last`: it runs while the next layer does. So do the
+        counters, which only tests read.
         """
         level = bucket.levels[number]
-        tests = self._conditions.tests[within] if self._conditions else None
+        beside = Beside(self._conditions.tests[within] if self._conditions else None)
         batch = self.encoder.with_bias(level.batch())
         if first == 0:
-            bucket.counters.zero_()
-            bucket.epoch += 1
+            with beside.work():
+                bucket.counters.zero_()
+                bucket.epoch += 1
             states = self.encoder.embed(batch)
         else:
             states = level.states[: len(batch.ids)]
         flags = plan.flags()
-        tested: list[Tensor] = []
         for layer in range(first + 1, last + 1):
             if len(states):  # on a CPU, where a level without rows has none
                 states = self.encoder.layers[layer - 1](states, batch)
             kind = LAST if layer == plan.stop else flags[layer]
-            if kind and tests and layer < last:
-                tests.wait_stream(torch.cuda.current_stream())
-                with torch.cuda.stream(tests):
+            if kind and layer < last:
+                with beside.work(states):
                     exit_step(bucket, level, states, layer, plan.patience, kind)
-                tested.append(states)  # until that stream is waited for, their memory is nobody else's
             elif kind:
-                if tests and tested:
-                    torch.cuda.current_stream().wait_stream(tests)
+                beside.wait()
                 exit_step(bucket, level, states, layer, plan.patience, kind)
         if last < plan.stop:
             level.states[: len(batch.ids)] = states
 
-    def _alone(self, graphed: GraphedBucket, first: int, plan: Plan) -> None:
-        """Compute a batch without the host, which does not look: the device does, from test `first` on."""
+    def _alone(self, graphed: GraphedBucket, looks: tuple[int, ...], plan: Plan) -> None:
+        """Compute a batch without the host, which does not look: the device does, after these tests."""
         graphed.bucket.runs += 1
-        key = ("alone", first, plan.tests, plan.patience, plan.stop)
-        looks = [layer for layer in plan.tests if layer >= first]
+        key = ("alone", looks, plan.tests, plan.patience, plan.stop)
         replay = self._call(graphed, key, lambda: self._parts(graphed.bucket, looks, plan))
         if replay is not None:
             replay()
 
-    def _parts(self, bucket: Bucket, looks: list[int], plan: Plan) -> None:
+    def _parts(self, bucket: Bucket, looks: Sequence[int], plan: Plan) -> None:
         capturing = self._conditions if self.on_card and torch.cuda.is_current_stream_capturing() else None
         with capturing.parts() if capturing else nullcontext() as if_rows_stay:
             for first, last in pairwise([0, *looks, plan.stop]):
@@ -383,11 +406,11 @@ class GraphEncoder:
         graphed.calls[key] = replay
         return replay
 
-    @staticmethod
-    def _capture(work: Call, pool: Any) -> Call:
+    def _capture(self, work: Call, pool: Any) -> Call:
         graph = torch.cuda.CUDAGraph()
+        stream = self._conditions.layers if self._conditions else None
         # Other threads may go on allocating meanwhile.
-        with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
+        with torch.cuda.graph(graph, pool=pool, stream=stream, capture_error_mode="thread_local"):
             work()
         return graph.replay
 

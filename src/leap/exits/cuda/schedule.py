@@ -24,7 +24,7 @@ class Costs:
 
     look: from the end of a stretch to the start of the next one when the host looks in between.
     move: moving rows to a smaller level.
-    device_look: a look of the device itself.
+    device_look: each look of the device itself, reached or not.
     """
 
     look: float = 0.045
@@ -91,7 +91,8 @@ class Schedule:
     always: bool = False
     _batches: int = 0
     _answers: dict[tuple[int, ...], int] = field(default_factory=dict)
-    _alone: dict[tuple[int, int], int | None] = field(default_factory=dict)
+    _alone: dict[tuple[int, int], tuple[int, ...] | None] = field(default_factory=dict)
+    _taken: dict[int, tuple[int, ...]] = field(default_factory=dict)
 
     def begin(self) -> None:
         """Begin a batch: now and then traffic and clock are asked again."""
@@ -113,19 +114,23 @@ class Schedule:
             self._answers[question] = self._next_look(*question)
         return self._answers[question]
 
-    def first_alone(self, rows: int, tokens: int) -> int | None:
-        """Return the first layer to look at, where the device may look by itself; None where the host should.
+    def looks_alone(self, rows: int, tokens: int) -> tuple[int, ...] | None:
+        """Return the layers at which the device looks by itself; None where the host should take part.
 
         The device can end a batch, but only the host moves rows to a smaller level, or knows that no look
         pays: it takes part where the best of its looks saves more than all of the device's.
         """
         if (rows, tokens) not in self._alone:
-            ends = [layer for layer in self.tests if self._ending(layer, 0, rows, 0) > self.costs.device_look]
-            by_host = (
-                max((self._gain(layer, 0, rows, tokens, 0) for layer in self.tests), default=0.0) - self.costs.look
-            )
-            alone = bool(ends) and by_host <= self._saved_alone(ends[0], rows)
-            self._alone[rows, tokens] = ends[0] if alone else None
+            looks, before = self._best_alone(rows), self._taken.get(rows, ())
+            gained = self._saved_alone(looks, rows) - self._saved_alone(before, rows)
+            # Other looks are another graph, which takes longer to capture than a little more saves.
+            if before and gained <= self.costs.device_look:
+                looks = before
+            best_look = max((self._gain(layer, 0, rows, tokens, 0) for layer in self.tests), default=0.0)
+            by_host = best_look - self.costs.look
+            alone = bool(looks) and by_host <= self._saved_alone(looks, rows)
+            self._alone[rows, tokens] = looks if alone else None
+            self._taken[rows] = looks
         return self._alone[rows, tokens]
 
     def looks_behind(self, layer: int, at: int, rows: int, level: int) -> bool:
@@ -165,9 +170,20 @@ class Schedule:
         """Milliseconds saved on average by computing nothing more after a layer, if no row stays."""
         return self._all_gone(layer, at, rows) * (self.stop - layer) * self.clock.layer(level)
 
-    def _saved_alone(self, first: int, rows: int) -> float:
-        """Milliseconds saved on average by the device's looks after each test from `first` on, less their cost."""
-        looks = [layer for layer in self.tests if layer >= first]
+    def _best_alone(self, rows: int) -> tuple[int, ...]:
+        """Return the tests at which the device's looks save most together, none where none pays."""
+        # By the first look of a choice: what all of its looks save, and which they are; from the last test back.
+        choices: dict[int, tuple[float, tuple[int, ...]]] = {self.stop: (0.0, ())}
+        for layer in reversed(self.tests):
+            ended = self._all_gone(layer, 0, rows) * self.clock.layer(0)
+            choices[layer] = max(
+                ((following - layer) * ended - self.costs.device_look + saved, (layer, *looks))
+                for following, (saved, looks) in choices.items()
+            )
+        return max(choices.values())[1]
+
+    def _saved_alone(self, looks: Sequence[int], rows: int) -> float:
+        """Milliseconds that the device's looks save on average, less their cost."""
         left_out = sum(self._all_gone(at, 0, rows) * (to - at) for at, to in pairwise([*looks, self.stop]))
         return left_out * self.clock.layer(0) - len(looks) * self.costs.device_look
 

@@ -1,0 +1,34 @@
+"""The kernel of exit heads against its reference, on a GPU.
+
+Without one, `TRITON_INTERPRET=1` runs the same kernel on a CPU where Triton is installed.
+"""
+
+import os
+from importlib.util import find_spec
+
+import pytest
+import torch
+
+from leap.models.exit_heads import ExitHeads
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1" and find_spec("triton") is not None
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(DEVICE == "cpu" and not INTERPRETED, reason="needs a CUDA device, or Triton's interpreter"),
+]
+
+
+@pytest.mark.parametrize(
+    ("rows", "width", "layers"), [(2, 32, 3), (5, 96, 4), (33, 384, 12), (7, 130, 6), (64, 768, 12)]
+)
+def test_every_row_is_mapped_by_its_own_layer(rows: int, width: int, layers: int) -> None:
+    torch.manual_seed(0)
+    heads = ExitHeads(torch.eye(width) + 0.1 * torch.randn(layers - 1, width, width))
+    vectors, exits = torch.randn(rows, width), torch.randint(1, layers + 1, (rows,))
+    exits[0], exits[-1] = layers, 1
+    wanted = heads.at_exits(vectors, exits)
+    found = heads.to(torch.device(DEVICE)).by_kernel(vectors.to(DEVICE), exits.to(DEVICE)).cpu()
+    torch.testing.assert_close(found, wanted, atol=2e-5, rtol=2e-5)
+    assert (found[exits == layers] == vectors[exits == layers]).all()  # the last layer's as they are
