@@ -33,15 +33,14 @@ def traffic_of(*batches: list[int]) -> Traffic:
 
 def test_traffic_learns_where_rows_leave() -> None:
     traffic = traffic_of([6, 6, 8, 12])
-    assert traffic.staying(5, 0) == pytest.approx(1, abs=1e-3)
-    assert traffic.staying(6, 0) == pytest.approx(0.5, abs=1e-3)
-    assert traffic.staying(8, 6) == pytest.approx(0.5, abs=1e-3)
-    assert traffic.staying(11, 8) == pytest.approx(1, abs=1e-3)
+    shares = traffic.shares()
+    assert shares[0] == 1
+    assert shares[5:9] == pytest.approx([1, 0.5, 0.5, 0.25], abs=1e-3)
+    assert shares[11:] == pytest.approx([0.25, 0], abs=1e-3)
 
 
 def test_nothing_is_certain_before_there_is_traffic() -> None:
-    assert Traffic(4).staying(1, 0) == pytest.approx(0.75)
-    assert Traffic(4).staying(3, 2) == pytest.approx(0.5)
+    assert Traffic(4).shares() == pytest.approx([1, 0.75, 0.5, 0.25, 0])
 
 
 def test_a_clock_guesses_by_tokens_until_it_has_times() -> None:
@@ -64,20 +63,20 @@ def test_the_host_looks_first_where_all_rows_leave() -> None:
 
 
 def test_the_device_goes_on_alone_where_only_the_end_of_a_batch_matters() -> None:
-    assert schedule(traffic_of([7]), [0.05, 0.03, 0.01]).looks_alone(32, 4096) == (7,)
-    assert schedule(traffic_of([12]), [0.05, 0.03, 0.01]).looks_alone(32, 4096) is None
+    assert schedule(traffic_of([7]), [0.05, 0.03, 0.01]).looks_alone(32) == (7,)
+    assert schedule(traffic_of([12]), [0.05, 0.03, 0.01]).looks_alone(32) is None
     spread = traffic_of([6, 7, 8, 9])
     # By the host a move at 7 saves .07 ms, and each look costs .045; after 9 nobody is left.
-    assert schedule(spread, [0.05, 0.03, 0.01]).looks_alone(32, 4096) == (9,)
-    assert schedule(spread, [0.05, 0.049, 0.049]).looks_alone(4, 400) == (8, 9)
-    assert schedule(spread, [0.05, 0.049, 0.049]).looks_alone(1, 100) == (6, 7, 8, 9)
+    assert schedule(spread, [0.05, 0.03, 0.01]).looks_alone(32) == (9,)
+    assert schedule(spread, [0.05, 0.049, 0.049]).looks_alone(4) == (8, 9)
+    assert schedule(spread, [0.05, 0.049, 0.049]).looks_alone(1) == (6, 7, 8, 9)
 
 
 def test_the_host_takes_part_where_moving_rows_saves_more_than_the_end() -> None:
     quarter_stays = traffic_of([6, 6, 6, 12])
-    assert schedule(quarter_stays, [0.05, 0.02, 0.01]).looks_alone(32, 4096) is None
-    assert schedule(quarter_stays, [0.05, 0.02, 0.01]).looks_alone(2, 100) is None
-    assert schedule(quarter_stays, [0.05, 0.048, 0.047]).looks_alone(2, 100) == (6,)  # nowhere is it faster
+    assert schedule(quarter_stays, [0.05, 0.02, 0.01]).looks_alone(32) is None
+    assert schedule(quarter_stays, [0.05, 0.02, 0.01]).looks_alone(2) is None
+    assert schedule(quarter_stays, [0.05, 0.048, 0.047]).looks_alone(2) == (6,)  # nowhere is it faster
 
 
 def test_the_device_looks_only_where_that_pays() -> None:
@@ -92,14 +91,14 @@ def test_a_little_more_saved_is_not_worth_another_graph() -> None:
     traffic = traffic_of([6, 7, 8, 9])
     result = schedule(traffic, [0.05, 0.049, 0.049])
     result.costs = Costs(device_look=0.014)
-    assert result.looks_alone(1, 100) == (7, 9)
+    assert result.looks_alone(1) == (7, 9)
     changes = [([6], 1, (7, 9)), ([6], 60, (6,))]
     for exits, batches, looks in changes:
         for _ in range(batches):
             traffic.note(exits)
         for _ in range(REMEMBERED + 1):
             result.begin()
-        assert result.looks_alone(1, 100) == looks
+        assert result.looks_alone(1) == looks
 
 
 def test_a_batch_that_will_not_finish_early_is_not_looked_at() -> None:

@@ -298,7 +298,7 @@ class GraphEncoder:
         if self.alone:
             return plan.tests or None
         measured = self._conditions is not None and not graphed.clock.wants(0)
-        return schedule.looks_alone(placed.rows, placed.tokens) if measured and not self.always else None
+        return schedule.looks_alone(placed.rows) if measured and not self.always else None
 
     def _schedule(self, graphed: GraphedBucket, plan: Plan) -> Schedule:
         traffic = self._traffic_of(plan)

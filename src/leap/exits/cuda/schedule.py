@@ -4,16 +4,17 @@ What leaves where is decided on the device, at every layer that the plan tests, 
 moves time only, never an exit. Pure functions of counts and milliseconds.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import accumulate, pairwise
 
 # Of a batch's exits, the share that older batches lose.
 FORGETTING = 0.05
 # Before anything is measured.
 LAYER_MS = 0.05
 # Batches after which answers are computed again: the host has some microseconds a layer, no more.
-REMEMBERED = 16
+REMEMBERED = 64
 
 
 @dataclass(frozen=True)
@@ -44,10 +45,10 @@ class Traffic:
         for layer in exits:
             self._left[layer] += FORGETTING / len(exits)
 
-    def staying(self, after: int, of: int) -> float:
-        """Return the share of rows that are there after layer `after`, of those after layer `of`."""
-        before = sum(self._left[of + 1 :])
-        return sum(self._left[after + 1 :]) / before if before > 0 else 0.0
+    def shares(self) -> list[float]:
+        """Return the share of rows that is there after each layer, from 0, before the first, on."""
+        shares = list(accumulate(reversed(self._left[1:]), initial=0.0))[::-1]
+        return [share / shares[0] for share in shares]
 
 
 class Clock:
@@ -56,17 +57,20 @@ class Clock:
     def __init__(self, tokens: Sequence[int]) -> None:
         self._tokens = tokens
         self._times: list[list[float]] = [[] for _ in tokens]
+        self._medians: list[float | None] = [None for _ in tokens]
 
     def wants(self, level: int) -> bool:
         return len(self._times[level]) < 9
 
     def note(self, level: int, milliseconds: float) -> None:
-        self._times[level].append(milliseconds)
+        times = self._times[level]
+        times.append(milliseconds)
+        self._medians[level] = sorted(times)[len(times) // 2]
 
     def layer(self, level: int) -> float:
-        times = sorted(self._times[level])
-        if times:
-            return times[len(times) // 2]
+        median = self._medians[level]
+        if median is not None:
+            return median
         if level == 0:
             return LAYER_MS
         return self.layer(0) * self._tokens[level] / self._tokens[0]
@@ -90,13 +94,15 @@ class Schedule:
     costs: Costs = Costs()
     always: bool = False
     _batches: int = 0
+    _shares: list[float] = field(default_factory=list)
     _answers: dict[tuple[int, ...], int] = field(default_factory=dict)
-    _alone: dict[tuple[int, int], tuple[int, ...] | None] = field(default_factory=dict)
+    _alone: dict[int, tuple[int, ...] | None] = field(default_factory=dict)
     _taken: dict[int, tuple[int, ...]] = field(default_factory=dict)
 
     def begin(self) -> None:
         """Begin a batch: now and then traffic and clock are asked again."""
         if self.always or self._batches % REMEMBERED == 0:
+            self._shares = self.traffic.shares()
             self._answers.clear()
             self._alone.clear()
         self._batches += 1
@@ -109,29 +115,30 @@ class Schedule:
             rows, tokens: that are there.
             level: where they lie.
         """
-        question = (at, rows, tokens, level)
+        # By sixteenths of the bucket: batches of about as many tokens then share an answer.
+        step = max(1, self.levels[0][1] // 16)
+        question = (at, rows, math.ceil(tokens / step) * step, level)
         if question not in self._answers:
             self._answers[question] = self._next_look(*question)
         return self._answers[question]
 
-    def looks_alone(self, rows: int, tokens: int) -> tuple[int, ...] | None:
+    def looks_alone(self, rows: int) -> tuple[int, ...] | None:
         """Return the layers at which the device looks by itself; None where the host should take part.
 
         The device can end a batch, but only the host moves rows to a smaller level, or knows that no look
         pays: it takes part where the best of its looks saves more than all of the device's.
         """
-        if (rows, tokens) not in self._alone:
+        if rows not in self._alone:
             looks, before = self._best_alone(rows), self._taken.get(rows, ())
             gained = self._saved_alone(looks, rows) - self._saved_alone(before, rows)
             # Other looks are another graph, which takes longer to capture than a little more saves.
             if before and gained <= self.costs.device_look:
                 looks = before
+            tokens = self.levels[0][1]
             best_look = max((self._gain(layer, 0, rows, tokens, 0) for layer in self.tests), default=0.0)
-            by_host = best_look - self.costs.look
-            alone = bool(looks) and by_host <= self._saved_alone(looks, rows)
-            self._alone[rows, tokens] = looks if alone else None
-            self._taken[rows] = looks
-        return self._alone[rows, tokens]
+            alone = bool(looks) and best_look - self.costs.look <= self._saved_alone(looks, rows)
+            self._alone[rows], self._taken[rows] = looks if alone else None, looks
+        return self._alone[rows]
 
     def looks_behind(self, layer: int, at: int, rows: int, level: int) -> bool:
         """Decide to launch what follows a look at `layer` before it is answered.
@@ -143,15 +150,14 @@ class Schedule:
 
     def better_level(self, at: int, rows: int, tokens: int, level: int) -> int:
         """Return the level that rows should move to for what is left, or the one where they are."""
-        fitting = [
-            number
-            for number, (most_rows, most_tokens) in enumerate(self.levels)
-            if number > level and most_rows >= rows and most_tokens >= tokens
-        ]
-        times = {number: self.costs.move + (self.stop - at) * self.clock.layer(number) for number in fitting}
-        best = min(times, key=lambda number: times[number], default=level)
         stay = (self.stop - at) * self.clock.layer(level)
-        return best if best in times and (self.always or times[best] < stay) else level
+        best, least = level, math.inf if self.always else stay
+        for number, (most_rows, most_tokens) in enumerate(self.levels):
+            if number > level and most_rows >= rows and most_tokens >= tokens:
+                time = self.costs.move + (self.stop - at) * self.clock.layer(number)
+                if time < least:
+                    best, least = number, time
+        return best
 
     def _next_look(self, at: int, rows: int, tokens: int, level: int) -> int:
         for layer in self.tests:
@@ -160,7 +166,13 @@ class Schedule:
         return self.stop
 
     def _all_gone(self, layer: int, at: int, rows: int) -> float:
-        return float((1 - self.traffic.staying(layer, at)) ** rows)
+        return float((1 - self._staying(layer, at)) ** rows)
+
+    def _staying(self, after: int, of: int) -> float:
+        """Return the share of rows that are there after layer `after`, of those after layer `of`."""
+        if not self._shares:
+            self._shares = self.traffic.shares()
+        return self._shares[after] / self._shares[of] if self._shares[of] > 0 else 0.0
 
     def _gain(self, layer: int, at: int, rows: int, tokens: int, level: int) -> float:
         """Milliseconds that looking at a layer saves on average: layers after the last exit, and rows."""
@@ -189,7 +201,7 @@ class Schedule:
 
     def _moving(self, layer: int, at: int, rows: int, tokens: int, level: int) -> float:
         """Milliseconds saved on average by moving the rows that stay after a layer, if any does."""
-        share = self.traffic.staying(layer, at)
+        share = self._staying(layer, at)
         smaller = self.better_level(layer, round(rows * share), round(tokens * share), level)
         if smaller == level:
             return 0.0

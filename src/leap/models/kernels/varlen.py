@@ -35,7 +35,12 @@ ONE_LAUNCH = 512
 
 def available(device: torch.device) -> bool:
     """Tell whether a device computes batches by their offsets: CUDA, with PyTorch's Triton."""
-    return device.type == "cuda" and find_spec("triton") is not None
+    return device.type == "cuda" and _has_triton()
+
+
+@cache
+def _has_triton() -> bool:
+    return find_spec("triton") is not None
 
 
 def handles(qkv: Tensor, heads: int) -> bool:
