@@ -66,6 +66,17 @@ def test_a_folder_is_whole_or_absent_whenever_its_writer_is_killed(tmp_path: Pat
     assert [path.name for path in target.iterdir()] == ["last"]
 
 
+def test_processes_that_write_one_folder_at_once_all_end_well(tmp_path: Path) -> None:
+    target = tmp_path / "out"
+    limited = WRITER.replace("itertools.count()", "range(200)").replace("range(2000)", "range(2)")
+    command = [sys.executable, "-c", limited, str(target)]
+    writers = [subprocess.Popen(command, env=ENVIRONMENT, stdout=subprocess.DEVNULL) for _ in range(4)]
+    assert [process.wait() for process in writers] == [0] * 4
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+    assert (target / "one").read_text() == "199"
+    assert (target / "many").read_text() == "199\n" * 2
+
+
 def test_a_part_half_removed_when_its_process_is_killed_is_removed_by_the_next(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

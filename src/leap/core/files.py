@@ -1,11 +1,13 @@
 """Outputs that appear whole or not at all, and hashes of files."""
 
+import errno
 import hashlib
 import json
 import os
 import stat
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -57,9 +59,22 @@ def whole_folder(target: Path) -> Iterator[Path]:
         part.mkdir()
         yield part
         _open_to_readers(part)
-        if target.is_dir():
-            target.rename(part.with_name(".replaced"))
-        part.rename(target)
+        _replace_folder(target, part)
+
+
+def _replace_folder(target: Path, part: Path) -> None:
+    """Give a folder another's place; of processes that do so at once, the last one's stays."""
+    for number in count():
+        with suppress(FileNotFoundError):  # another process moved it away meanwhile
+            if target.is_dir():
+                target.rename(part.with_name(f".replaced-{number}"))
+        try:
+            part.rename(target)
+        except OSError as error:
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                raise  # else another process's folder came there first
+        else:
+            return
 
 
 @contextmanager

@@ -46,7 +46,7 @@ def held(folder: Path) -> Iterator[None]:
         (folder / LOCK).touch()
     lock = _lock_folder(folder)
     if lock is None:
-        raise UserError(f"another process is at work in {folder}: wait for its end, or name another --output")
+        raise UserError(f"another process is at work in {folder}: wait for its end, or write elsewhere")
     try:
         yield
     finally:
