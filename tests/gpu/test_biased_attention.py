@@ -3,24 +3,16 @@
 Without one, `TRITON_INTERPRET=1` runs the same kernels on a CPU where Triton is installed.
 """
 
-import os
-from importlib.util import find_spec
-
 import pytest
 import torch
 from torch import Tensor
+from triton_device import DEVICE, MARKS
 
 from leap.models.kernels import varlen
 from leap.models.packed_encoder import attention
 from leap.models.relative_bias import RelativeBias, by_places
 
-DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
-INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1" and find_spec("triton") is not None
-
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(DEVICE == "cpu" and not INTERPRETED, reason="needs a CUDA device, or Triton's interpreter"),
-]
+pytestmark = MARKS
 
 SHORT = [5, 16, 17, 33, 1, 64, 20, 100, 31, 2]
 IDLE = 7

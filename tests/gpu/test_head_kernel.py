@@ -3,21 +3,13 @@
 Without one, `TRITON_INTERPRET=1` runs the same kernel on a CPU where Triton is installed.
 """
 
-import os
-from importlib.util import find_spec
-
 import pytest
 import torch
+from triton_device import DEVICE, MARKS
 
 from leap.models.exit_heads import ExitHeads
 
-DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
-INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1" and find_spec("triton") is not None
-
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(DEVICE == "cpu" and not INTERPRETED, reason="needs a CUDA device, or Triton's interpreter"),
-]
+pytestmark = MARKS
 
 
 @pytest.mark.parametrize(

@@ -4,9 +4,7 @@ Without a GPU, `TRITON_INTERPRET=1` runs the first tests' kernels on a CPU where
 """
 
 import json
-import os
 from dataclasses import replace
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +15,7 @@ from safetensors.torch import load_file, save_file
 from tiny_models import write_modules
 from tiny_settings import tiny_variant
 from torch import Tensor
+from triton_device import DEVICE, MARKS
 from zoo import write_model
 
 from leap.core.project import Project
@@ -32,13 +31,8 @@ from leap.models.packed_encoder import Encoder
 from leap.train.teacher import build_cache, write_online
 from leap.train.train_student import train_student
 
-DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
-INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1" and find_spec("triton") is not None
 on_card = pytest.mark.skipif(DEVICE == "cpu", reason="needs a CUDA device")
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(DEVICE == "cpu" and not INTERPRETED, reason="needs a CUDA device, or Triton's interpreter"),
-]
+pytestmark = MARKS
 
 # Triton's interpreter computes no products of bfloat16.
 NARROW = torch.float16 if DEVICE == "cpu" else torch.bfloat16

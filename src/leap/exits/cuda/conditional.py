@@ -160,6 +160,32 @@ class Conditions:
                 raise RuntimeError(f"conditional nodes gave {total.item()}, not {wanted}")
 
 
+class ParallelWork:
+    """Work that runs while the current stream's does, in its own order; without a stream, in turn with it."""
+
+    def __init__(self, stream: torch.cuda.Stream | None) -> None:
+        self._stream = stream
+        self._begun = False
+        self._read: list[Tensor] = []
+
+    @contextmanager
+    def launches(self, *read: Tensor) -> Iterator[None]:
+        """Launch what is within after all that was launched before; it reads these tensors."""
+        if self._stream is None:
+            yield
+            return
+        self._stream.wait_stream(torch.cuda.current_stream())
+        self._begun = True
+        self._read.extend(read)  # until the work is waited for, their memory is nobody else's
+        with torch.cuda.stream(self._stream):
+            yield
+
+    def join(self) -> None:
+        """Let the current stream wait for the work; a stream without any is not in a capture, and must not be."""
+        if self._stream is not None and self._begun:
+            torch.cuda.current_stream().wait_stream(self._stream)
+
+
 def conditions(device: torch.device) -> Conditions | None:
     """Return conditional nodes on a device; None, and a line in the log, where there are none."""
     if device.type != "cuda":

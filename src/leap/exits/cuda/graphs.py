@@ -25,9 +25,9 @@ from torch import Tensor
 
 from leap.exits.cuda.buckets import MOST_ROWS, MOST_TOKENS, Bucket, Shape, numbers_of, shape_of
 from leap.exits.cuda.bursts import time_calls
-from leap.exits.cuda.conditional import conditions
+from leap.exits.cuda.conditional import ParallelWork, conditions
 from leap.exits.cuda.exit_steps import LAST, exit_step, move_step
-from leap.exits.cuda.schedule import Clock, Costs, Schedule, Traffic
+from leap.exits.cuda.schedule import Clock, Costs, Schedule, Traffic, choices_alone
 from leap.exits.plan import Plan
 from leap.models.batches import Batch, pack
 from leap.models.kernels import varlen
@@ -79,32 +79,6 @@ class GraphedBucket:
     calls: dict[Any, Call | None] = field(default_factory=dict)
     schedules: dict[Plan, Schedule] = field(default_factory=dict)
     times: list[tuple[Any, Any, int, int]] = field(default_factory=list)
-
-
-class Beside:
-    """Work in parallel with the current stream's, in order; without a stream for it, in turn with the other."""
-
-    def __init__(self, stream: Any) -> None:
-        self._stream = stream
-        self._begun = False
-        self._read: list[Tensor] = []
-
-    @contextmanager
-    def work(self, *read: Tensor) -> Iterator[None]:
-        """Launch what is within after all that was launched before; it reads these tensors."""
-        if self._stream is None:
-            yield
-            return
-        self._stream.wait_stream(torch.cuda.current_stream())
-        self._begun = True
-        self._read.extend(read)  # until the work is waited for, their memory is nobody else's
-        with torch.cuda.stream(self._stream):
-            yield
-
-    def wait(self) -> None:
-        """Let the current stream wait for the work; a stream without any is not in a capture, and must not be."""
-        if self._begun:
-            torch.cuda.current_stream().wait_stream(self._stream)
 
 
 class GraphEncoder:
@@ -174,9 +148,9 @@ class GraphEncoder:
                 for source in range(target):
                     for _ in range(2):
                         self._move(graphed, source, target)
-            for layer in plan.tests if self._conditions else ():
+            for looks in choices_alone(plan.tests) if self._conditions else ():
                 for _ in range(2):
-                    self._alone(graphed, (layer,), plan)
+                    self._alone(graphed, looks, plan)
             graphed.times.clear()  # of layers without rows
 
     @torch.inference_mode()
@@ -348,10 +322,10 @@ class GraphEncoder:
         counters, which only tests read.
         """
         level = bucket.levels[number]
-        beside = Beside(self._conditions.tests[within] if self._conditions else None)
+        parallel = ParallelWork(self._conditions.tests[within] if self._conditions else None)
         batch = self.encoder.with_bias(level.batch())
         if first == 0:
-            with beside.work():
+            with parallel.launches():
                 bucket.counters.zero_()
                 bucket.epoch += 1
             states = self.encoder.embed(batch)
@@ -363,10 +337,10 @@ class GraphEncoder:
                 states = self.encoder.layers[layer - 1](states, batch)
             kind = LAST if layer == plan.stop else flags[layer]
             if kind and layer < last:
-                with beside.work(states):
+                with parallel.launches(states):
                     exit_step(bucket, level, states, layer, plan.patience, kind)
             elif kind:
-                beside.wait()
+                parallel.join()
                 exit_step(bucket, level, states, layer, plan.patience, kind)
         if last < plan.stop:
             level.states[: len(batch.ids)] = states

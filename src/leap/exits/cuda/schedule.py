@@ -5,9 +5,10 @@ moves time only, never an exit. Pure functions of counts and milliseconds.
 """
 
 import math
+from bisect import insort
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate, pairwise
+from itertools import accumulate, combinations, pairwise
 
 # Of a batch's exits, the share that older batches lose.
 FORGETTING = 0.05
@@ -39,16 +40,19 @@ class Traffic:
     def __init__(self, depth: int) -> None:
         # As if one row had left at every layer: nothing is certain at first.
         self._left = [0.0, *[1 / depth] * depth]
+        self._there: list[float] = []
 
     def note(self, exits: Sequence[int]) -> None:
         self._left = [share * (1 - FORGETTING) for share in self._left]
         for layer in exits:
             self._left[layer] += FORGETTING / len(exits)
+        self._there = []
 
-    def shares(self) -> list[float]:
-        """Return the share of rows that is there after each layer, from 0, before the first, on."""
-        shares = list(accumulate(reversed(self._left[1:]), initial=0.0))[::-1]
-        return [share / shares[0] for share in shares]
+    def staying(self, after: int, of: int) -> float:
+        """Return the share of rows that are there after layer `after`, of those after layer `of`."""
+        if not self._there:
+            self._there = list(accumulate(reversed(self._left[1:]), initial=0.0))[::-1]
+        return self._there[after] / self._there[of] if self._there[of] > 0 else 0.0
 
 
 class Clock:
@@ -56,24 +60,29 @@ class Clock:
 
     def __init__(self, tokens: Sequence[int]) -> None:
         self._tokens = tokens
-        self._times: list[list[float]] = [[] for _ in tokens]
-        self._medians: list[float | None] = [None for _ in tokens]
+        self._sorted: list[list[float]] = [[] for _ in tokens]
 
     def wants(self, level: int) -> bool:
-        return len(self._times[level]) < 9
+        return len(self._sorted[level]) < 9
 
     def note(self, level: int, milliseconds: float) -> None:
-        times = self._times[level]
-        times.append(milliseconds)
-        self._medians[level] = sorted(times)[len(times) // 2]
+        insort(self._sorted[level], milliseconds)
 
     def layer(self, level: int) -> float:
-        median = self._medians[level]
-        if median is not None:
-            return median
+        times = self._sorted[level]
+        if times:
+            return times[len(times) // 2]
         if level == 0:
             return LAYER_MS
         return self.layer(0) * self._tokens[level] / self._tokens[0]
+
+
+def choices_alone(tests: Sequence[int]) -> list[tuple[int, ...]]:
+    """Return the tests that the device may look after by itself: any run of them.
+
+    Every choice is a graph of its own, so they are few enough to be captured beforehand.
+    """
+    return [tuple(tests[first:end]) for first, end in combinations(range(len(tests) + 1), 2)]
 
 
 @dataclass
@@ -94,15 +103,12 @@ class Schedule:
     costs: Costs = Costs()
     always: bool = False
     _batches: int = 0
-    _shares: list[float] = field(default_factory=list)
     _answers: dict[tuple[int, ...], int] = field(default_factory=dict)
     _alone: dict[int, tuple[int, ...] | None] = field(default_factory=dict)
-    _taken: dict[int, tuple[int, ...]] = field(default_factory=dict)
 
     def begin(self) -> None:
         """Begin a batch: now and then traffic and clock are asked again."""
         if self.always or self._batches % REMEMBERED == 0:
-            self._shares = self.traffic.shares()
             self._answers.clear()
             self._alone.clear()
         self._batches += 1
@@ -129,15 +135,12 @@ class Schedule:
         pays: it takes part where the best of its looks saves more than all of the device's.
         """
         if rows not in self._alone:
-            looks, before = self._best_alone(rows), self._taken.get(rows, ())
-            gained = self._saved_alone(looks, rows) - self._saved_alone(before, rows)
-            # Other looks are another graph, which takes longer to capture than a little more saves.
-            if before and gained <= self.costs.device_look:
-                looks = before
+            gone = {layer: self._all_gone(layer, 0, rows) for layer in self.tests}
+            choices = ((self._saved_alone(looks, gone), looks) for looks in choices_alone(self.tests))
+            saved, looks = max(choices, default=(0.0, ()))
             tokens = self.levels[0][1]
             best_look = max((self._gain(layer, 0, rows, tokens, 0) for layer in self.tests), default=0.0)
-            alone = bool(looks) and best_look - self.costs.look <= self._saved_alone(looks, rows)
-            self._alone[rows], self._taken[rows] = looks if alone else None, looks
+            self._alone[rows] = looks if saved > 0 and best_look - self.costs.look <= saved else None
         return self._alone[rows]
 
     def looks_behind(self, layer: int, at: int, rows: int, level: int) -> bool:
@@ -166,13 +169,7 @@ class Schedule:
         return self.stop
 
     def _all_gone(self, layer: int, at: int, rows: int) -> float:
-        return float((1 - self._staying(layer, at)) ** rows)
-
-    def _staying(self, after: int, of: int) -> float:
-        """Return the share of rows that are there after layer `after`, of those after layer `of`."""
-        if not self._shares:
-            self._shares = self.traffic.shares()
-        return self._shares[after] / self._shares[of] if self._shares[of] > 0 else 0.0
+        return float((1 - self.traffic.staying(layer, at)) ** rows)
 
     def _gain(self, layer: int, at: int, rows: int, tokens: int, level: int) -> float:
         """Milliseconds that looking at a layer saves on average: layers after the last exit, and rows."""
@@ -182,26 +179,14 @@ class Schedule:
         """Milliseconds saved on average by computing nothing more after a layer, if no row stays."""
         return self._all_gone(layer, at, rows) * (self.stop - layer) * self.clock.layer(level)
 
-    def _best_alone(self, rows: int) -> tuple[int, ...]:
-        """Return the tests at which the device's looks save most together, none where none pays."""
-        # By the first look of a choice: what all of its looks save, and which they are; from the last test back.
-        choices: dict[int, tuple[float, tuple[int, ...]]] = {self.stop: (0.0, ())}
-        for layer in reversed(self.tests):
-            ended = self._all_gone(layer, 0, rows) * self.clock.layer(0)
-            choices[layer] = max(
-                ((following - layer) * ended - self.costs.device_look + saved, (layer, *looks))
-                for following, (saved, looks) in choices.items()
-            )
-        return max(choices.values())[1]
-
-    def _saved_alone(self, looks: Sequence[int], rows: int) -> float:
-        """Milliseconds that the device's looks save on average, less their cost."""
-        left_out = sum(self._all_gone(at, 0, rows) * (to - at) for at, to in pairwise([*looks, self.stop]))
+    def _saved_alone(self, looks: Sequence[int], gone: dict[int, float]) -> float:
+        """Milliseconds that looks save on average, less their cost; `gone`: how often no row is left, by layer."""
+        left_out = sum(gone[at] * (to - at) for at, to in pairwise([*looks, self.stop]))
         return left_out * self.clock.layer(0) - len(looks) * self.costs.device_look
 
     def _moving(self, layer: int, at: int, rows: int, tokens: int, level: int) -> float:
         """Milliseconds saved on average by moving the rows that stay after a layer, if any does."""
-        share = self._staying(layer, at)
+        share = self.traffic.staying(layer, at)
         smaller = self.better_level(layer, round(rows * share), round(tokens * share), level)
         if smaller == level:
             return 0.0
