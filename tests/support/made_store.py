@@ -91,8 +91,9 @@ def verdict_on(
 
 
 def logged(tracking: Tracking, variant: str, card: str | None = None) -> Logged:
-    """The model in MLflow."""
-    return log_checkpoint(tracking, Project().checkpoint(variant, 1), card)
+    """The model in MLflow; in turn with other processes, as `leap.registry.promotion` logs it."""
+    with tracking.locked("runs"):
+        return log_checkpoint(tracking, Project().checkpoint(variant, 1), card)
 
 
 def log(settings: Settings, variant: str) -> bool:
