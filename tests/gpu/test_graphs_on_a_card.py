@@ -4,6 +4,7 @@ import math
 import random
 import threading
 from collections.abc import Iterator
+from dataclasses import astuple
 
 import pytest
 import torch
@@ -25,6 +26,7 @@ from leap.exits.forward import exit_forward, layer_forward
 from leap.exits.plan import Plan, fixed_plan
 from leap.exits.precision import near_threshold
 from leap.models.batches import pack
+from leap.models.exit_heads import ExitHeads
 from leap.models.packed_encoder import Encoder
 
 pytestmark = [
@@ -65,13 +67,13 @@ def graphed() -> GraphEncoder:
     return GraphEncoder(random_encoder(*SIZES["384"]).half())
 
 
-@pytest.mark.parametrize("way", ["scheduled", "always", "alone"])
+@pytest.mark.parametrize("way", ["scheduled", "always", "alone", "always alone"])
 @pytest.mark.parametrize("case", CASES)
 def test_every_call_equals_the_reference(
     engines: tuple[GraphEncoder, Encoder, float, float], case: str, way: str
 ) -> None:
     result, reference, tolerance, least = engines
-    result.always, result.alone = way == "always", way == "alone"
+    result.always, result.alone = "always" in way, "alone" in way
     batch, depth = batch_of(CASES[case]), result.depth
     pooled = reference(batch)
     for patience in (1, 2):
@@ -98,7 +100,7 @@ def test_the_costs_of_looks_and_moves_are_this_machines(graphed: GraphEncoder) -
     graphed.measure_costs()
     assert graphed.costs != written_down
     # No upper bound: other work on the card makes a look longer.
-    assert min(graphed.costs.look, graphed.costs.move, graphed.costs.device_look) >= graphs.LEAST_COST_MS
+    assert min(astuple(graphed.costs)) >= graphs.LEAST_COST_MS
     assert not graphed._graphed, "the batch that was timed is forgotten"
 
 
@@ -210,6 +212,19 @@ def test_a_row_alone_goes_on_without_the_host(graphed: GraphEncoder, monkeypatch
     vectors, exits = graphed.run(batch, plan)
     assert exits.tolist() == [4]
     assert cosine(vectors, graphed.encoder(batch)[4]) >= 0.9999
+
+
+@pytest.mark.parametrize("rows", [8, 100])
+def test_rows_are_mapped_by_their_exits_heads(graphed: GraphEncoder, rows: int) -> None:
+    batch = batch_of(CASES["mixed"][:rows] if rows < 32 else [20] * rows)
+    plan = plan_for(spread_rule(graphed.encoder, batch, 3), 6)
+    heads = ExitHeads(torch.randn(5, 384, 384, device="cuda"))
+    for _ in range(2 * TIMES):
+        plain, exits = graphed.run(batch, plan)
+        vectors, layers = graphed.run(batch, plan, heads)
+        assert layers.tolist() == exits.tolist()
+        assert cosine(vectors, ExitHeads(heads.maps.cpu()).at_exits(plain.cpu(), exits.cpu())) >= 0.9999
+    assert len(exits.unique()) > 1
 
 
 def test_two_threads_on_two_streams(graphed: GraphEncoder) -> None:

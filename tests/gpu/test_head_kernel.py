@@ -24,3 +24,10 @@ def test_every_row_is_mapped_by_its_own_layer(rows: int, width: int, layers: int
     found = heads.to(torch.device(DEVICE)).by_kernel(vectors.to(DEVICE), exits.to(DEVICE)).cpu()
     torch.testing.assert_close(found, wanted, atol=2e-5, rtol=2e-5)
     assert (found[exits == layers] == vectors[exits == layers]).all()  # the last layer's as they are
+
+
+def test_a_row_that_has_not_left_stays_as_it_is() -> None:
+    heads, vectors = ExitHeads(torch.ones(2, 32, 32, device=DEVICE)), torch.randn(3, 32, device=DEVICE)
+    found = heads.by_kernel(vectors, torch.tensor([0, 1, 0], device=DEVICE))
+    assert (found[[0, 2]] == vectors[[0, 2]]).all()
+    assert (found[1] != vectors[1]).all()

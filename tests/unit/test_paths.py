@@ -197,7 +197,7 @@ def test_a_path_that_computes_something_else_is_refused(
     result = Paths(half)
     result.fast = (path,)
     monkeypatch.setattr(
-        path.graphs, "run", lambda batch, plan: (half(batch)[1], torch.full((batch.rows,), plan.stop))
+        path.graphs, "run", lambda batch, plan, heads=None: (half(batch)[1], torch.full((batch.rows,), plan.stop))
     )
     with caplog.at_level(logging.WARNING, logger="leap.exits.paths"):
         vectors, _ = result.exits(pack([[2, 7, 3]]), Fixed(3))
@@ -212,10 +212,14 @@ def test_a_path_is_compared_once(tiny_model: LeapEncoder) -> None:
     result.fast = (path,)
     ran: list[int] = []
     run = path.graphs.run
-    path.graphs.run = lambda batch, plan: (ran.append(batch.rows), run(batch, plan))[1]  # type: ignore[assignment,func-returns-value]
+    path.graphs.run = lambda batch, plan, heads=None: (ran.append(batch.rows), run(batch, plan, heads))[1]  # type: ignore[assignment,func-returns-value]
     for _ in range(2):
         result.exits(pack([[2, 7, 3]]), ExitRule(0.5, 2))
-    assert ran == [len(LENGTHS)] * 18 + [1, 1]
+    assert ran == [len(LENGTHS)] * 27 + [1, 1]
+    heads = ExitHeads(torch.eye(half.config.width).repeat(half.config.layers - 1, 1, 1))
+    for _ in range(2):
+        result.exits(pack([[2, 7, 3]]), ExitRule(0.5, 2), heads=heads)
+    assert ran[29:] == [len(LENGTHS)] * 9 + [1, 1]
     assert not path.graphs.always
     assert not path.graphs.alone
 

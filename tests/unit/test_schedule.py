@@ -9,18 +9,26 @@ import pytest
 
 from leap.exits.cuda.buckets import shape_of
 from leap.exits.cuda.graphs import GraphedBucket, GraphEncoder
-from leap.exits.cuda.schedule import REMEMBERED, Clock, Costs, Schedule, Traffic
+from leap.exits.cuda.schedule import REMEMBERED, TIMES, Clock, Costs, Schedule, Step, Traffic
 from leap.exits.plan import Plan
 from leap.latency.timing_cuda import SETTLING, TRAFFIC_BATCHES
 
 LEVELS = [(32, 4096), (16, 2048), (4, 512)]
 
 
-def schedule(traffic: Traffic, milliseconds: list[float], tests: tuple[int, ...] = (6, 7, 8, 9)) -> Schedule:
+def schedule(traffic: Traffic, milliseconds: list[float], costs: Costs | None = None) -> Schedule:
+    """A schedule of the host alone; with costs, of the device too."""
     clock = Clock([tokens for _, tokens in LEVELS])
     for level, value in enumerate(milliseconds):
-        clock.note(level, value)
-    return Schedule(tests, 12, LEVELS, traffic, clock)
+        for _ in range(TIMES):
+            clock.note(level, value)
+    clock.timed = False
+    return Schedule((6, 7, 8, 9), 12, LEVELS, traffic, clock, costs or Costs(), costs is not None)
+
+
+def first_step(milliseconds: list[float], *batches: list[int], rows: int = 32, costs: Costs | None = None) -> Step:
+    """The first step of a batch where the traffic is these batches."""
+    return schedule(traffic_of(*batches), milliseconds, costs).next_step(0, rows, 128 * rows, 0)
 
 
 def traffic_of(*batches: list[int]) -> Traffic:
@@ -57,57 +65,73 @@ def test_a_clock_guesses_by_tokens_until_it_has_times() -> None:
     assert not clock.wants(1)
 
 
+UNBROKEN = Step(12, 12)
+
+
+def test_until_a_level_is_timed_a_batch_is_one_stretch() -> None:
+    clock = Clock([tokens for _, tokens in LEVELS])
+    waiting = Schedule((6, 7), 12, LEVELS, traffic_of([6]), clock)
+    for _ in range(TIMES):
+        assert waiting.next_step(0, 32, 4096, 0) == UNBROKEN
+        clock.note(0, 0.05)
+    assert waiting.next_step(0, 32, 4096, 0) == Step(6, 6)
+    assert waiting.next_step(6, 4, 512, 2) == UNBROKEN
+
+
 def test_the_host_looks_first_where_all_rows_leave() -> None:
-    at_seven = schedule(traffic_of([7]), [0.05])
-    assert at_seven.next_look(0, 32, 4096, 0) == 7
-    assert not at_seven.looks_behind(7, 0, 32, 0)
+    assert first_step([0.05], [7]) == Step(7, 7)
+
+
+DEVICE = Costs(look=0.045, move=0.03, device_look=0.004)
 
 
 def test_the_device_goes_on_alone_where_only_the_end_of_a_batch_matters() -> None:
-    assert schedule(traffic_of([7]), [0.05, 0.03, 0.01]).looks_alone(32) == (7,)
-    assert schedule(traffic_of([12]), [0.05, 0.03, 0.01]).looks_alone(32) is None
-    spread = traffic_of([6, 7, 8, 9])
-    # By the host a move at 7 saves .07 ms, and each look costs .045; after 9 nobody is left.
-    assert schedule(spread, [0.05, 0.03, 0.01]).looks_alone(32) == (9,)
-    assert schedule(spread, [0.05, 0.049, 0.049]).looks_alone(4) == (8, 9)
-    assert schedule(spread, [0.05, 0.049, 0.049]).looks_alone(1) == (6, 7, 8, 9)
+    layers = [0.05, 0.03, 0.01]
+    assert first_step(layers, [7], costs=DEVICE) == Step(12, 12, (7,))
+    assert first_step(layers, [12], costs=DEVICE) == UNBROKEN
+    flat = [0.05, 0.049, 0.049]
+    assert first_step(flat, [6, 7, 8, 9], rows=4, costs=DEVICE) == Step(12, 12, (8, 9))
+    assert first_step(flat, [6, 7, 8, 9], rows=1, costs=DEVICE) == Step(12, 12, (6, 7, 8, 9))
 
 
 def test_the_host_takes_part_where_moving_rows_saves_more_than_the_end() -> None:
-    quarter_stays = traffic_of([6, 6, 6, 12])
-    assert schedule(quarter_stays, [0.05, 0.02, 0.01]).looks_alone(32) is None
-    assert schedule(quarter_stays, [0.05, 0.02, 0.01]).looks_alone(2) is None
-    assert schedule(quarter_stays, [0.05, 0.048, 0.047]).looks_alone(2) == (6,)  # nowhere is it faster
+    # A quarter stays after 6: six layers of .02 or .01 ms instead of .05.
+    assert first_step([0.05, 0.02, 0.01], [6, 6, 6, 12], costs=DEVICE).last == 6
+    assert first_step([0.05, 0.02, 0.01], [6, 6, 6, 12], rows=2, costs=DEVICE).last == 6
+    # Nowhere is it faster.
+    assert first_step([0.05, 0.048, 0.047], [6, 6, 6, 12], rows=2, costs=DEVICE) == Step(12, 12, (6,))
+
+
+def test_rows_that_moved_are_left_to_the_device() -> None:
+    moved = schedule(traffic_of([6, 6, 6, 6, 6, 6, 8, 9]), [0.05, 0.01, 0.01], DEVICE)
+    assert moved.next_step(0, 32, 4096, 0).last == 6
+    assert moved.next_step(6, 2, 300, 2) == Step(12, 12, (7, 8, 9))
 
 
 def test_the_device_looks_only_where_that_pays() -> None:
     # One row is gone after 6, 7, 8 and 9 in 25, 50, 75 and 100 of 100 batches.
-    for cost, looks in ((0.01, (6, 7, 8, 9)), (0.02, (7, 8, 9)), (0.04, (8,)), (0.16, None)):
-        spread = schedule(traffic_of([6, 7, 8, 9]), [0.05, 0.049, 0.049])
-        spread.costs = Costs(device_look=cost)
-        assert spread.looks_alone(1) == looks
+    for cost, looks in ((0.01, (6, 7, 8, 9)), (0.02, (7, 8, 9)), (0.06, (8, 9)), (0.16, ())):
+        costs = Costs(look=1.0, device_look=cost)
+        assert first_step([0.05, 0.049, 0.049], [6, 7, 8, 9], rows=1, costs=costs) == Step(12, 12, looks)
 
 
 def test_a_batch_that_will_not_finish_early_is_not_looked_at() -> None:
-    never = schedule(traffic_of([12]), [0.05])
-    assert never.next_look(0, 32, 4096, 0) == 12
+    assert first_step([0.05], [12]) == UNBROKEN
     # One row in ten leaves at 6: 32 rows never all do, and the rest fit no smaller level.
-    few = schedule(traffic_of([6] + [12] * 9), [0.05])
-    assert few.next_look(0, 32, 4096, 0) == 12
+    assert first_step([0.05], [6] + [12] * 9) == UNBROKEN
 
 
 def test_a_look_has_to_pay_for_itself() -> None:
     # Layers of a microsecond: five of them cost less than the look.
     assert Costs.look > 5 * 0.001
-    assert schedule(traffic_of([7]), [0.001]).next_look(0, 1, 4096, 0) == 12
+    assert first_step([0.001], [7], rows=1) == UNBROKEN
 
 
-def test_what_follows_is_launched_first_where_an_end_is_unlikely() -> None:
-    mixed = schedule(traffic_of([6] * 9 + [9]), [0.05])
-    # 0.9 ** 32 = 0.034 of 0.05 ms in vain against a wait of Costs.look.
-    assert mixed.looks_behind(6, 0, 32, 0)
-    # 0.9 for one row.
-    assert not mixed.looks_behind(6, 0, 1, 0)
+def test_the_next_test_is_launched_before_the_answer_where_that_costs_less_than_waiting() -> None:
+    # Half of the rows leave at 6, the rest stays: one more layer of .05 instead of .03 ms, but no wait of .045.
+    assert first_step([0.05, 0.03, 0.03], [6, 12]) == Step(6, 7)
+    # Layers of .2 ms: one that is computed in full costs more.
+    assert first_step([0.2, 0.05, 0.05], [6, 12]) == Step(6, 6)
 
 
 def test_what_was_found_out_is_found_out_anew_after_some_batches() -> None:
@@ -118,7 +142,7 @@ def test_what_was_found_out_is_found_out_anew_after_some_batches() -> None:
     looks = []
     for _ in range(REMEMBERED + 1):
         result.begin()
-        looks.append(result.next_look(0, 32, 4096, 0))
+        looks.append(result.next_step(0, 32, 4096, 0).last)
         for _ in range(200):
             traffic.note([6])
     # The first answer is the traffic's then; the traffic of the second batch on is heard of after some.
@@ -139,19 +163,17 @@ def test_rows_move_where_the_rest_is_worth_it() -> None:
 
 
 def test_mixed_batches_are_looked_at_where_the_rest_fits_a_smaller_level() -> None:
-    mixed = schedule(traffic_of([6, 6, 6, 12]), [0.1, 0.05, 0.0125])
-    assert mixed.next_look(0, 32, 4096, 0) == 6
+    assert first_step([0.1, 0.05, 0.0125], [6, 6, 6, 12]) == Step(6, 6)
     # No gain from fewer rows: only a common end would pay, and there is none.
-    flat = schedule(traffic_of([6, 6, 6, 12]), [0.1, 0.1, 0.1])
-    assert flat.next_look(0, 32, 4096, 0) == 12
+    assert first_step([0.1, 0.1, 0.1], [6, 6, 6, 12]) == UNBROKEN
 
 
 class Imagined(GraphEncoder):
     """The host's part of the graphed path, for layers that take an H200's time (docs/log/2026-11-29.md)."""
 
     def __init__(self, plan: Plan, device_look: float) -> None:
-        self.depth, self.always, self.alone, self.on_card = plan.stop, False, False, False
-        self.costs = Costs(look=0.021, move=0.005, device_look=device_look)
+        self.depth, self.always, self.alone, self.on_card = plan.stop, False, False, True
+        self.costs = Costs(look=0.024, move=0.005, device_look=device_look)
         self.plan, self._conditions, self.traffic = plan, object(), Traffic(plan.stop)  # type: ignore[assignment]
         self.buckets: dict[Any, GraphedBucket] = {}
         self.milliseconds, self.new, self.reached = 0.0, 0, 0
@@ -175,20 +197,16 @@ class Imagined(GraphEncoder):
         self.new += calls[key] <= 2
         return bool(calls[key] > 1)
 
-    def _stretch(self, graphed: GraphedBucket, level: int, first: int, last: int, plan: Plan) -> int:
+    def _stretch(
+        self, graphed: GraphedBucket, level: int, first: int, last: int, looks: tuple[int, ...], plan: Plan
+    ) -> None:
         layer = layer_ms(graphed.bucket.levels[level].shape.tokens)
-        if self._known(graphed, (level, first, last)) and graphed.clock.wants(level):
+        if self._known(graphed, (level, first, last, looks)) and not looks and graphed.clock.wants(level):
             graphed.clock.note(level, layer)
-        self.milliseconds += (last - first) * layer
-        self.reached = last
-        return last
-
-    def _alone(self, graphed: GraphedBucket, looks: tuple[int, ...], plan: Plan) -> None:
-        self._known(graphed, ("alone", looks))
         deepest = max(exit_layer for _, exit_layer in self.rows)
-        ends = [layer for layer in looks if layer >= deepest]
-        self.milliseconds += next(iter(ends), plan.stop) * layer_ms(graphed.bucket.levels[0].shape.tokens)
-        self.milliseconds += len(looks) * self.costs.device_look
+        self.reached = next((look for look in looks if look >= deepest), last)
+        self.milliseconds += (self.reached - first) * layer
+        self.milliseconds += sum(look <= self.reached for look in looks) * self.costs.device_look
 
     def _move(self, graphed: GraphedBucket, source: int, target: int) -> None:
         self._known(graphed, (source, target))
@@ -213,14 +231,14 @@ AT_THREE = [200.0, 10.0, 1.0, 0.2, 0.1, 0.1, 0.1, 0.1, 0.1, 0.1]
 @pytest.mark.parametrize(
     ("rows", "tokens", "weights", "device_look", "least"),
     [
-        (8, 128, AT_THREE, 0.001, 0.75),
-        (32, 128, AT_THREE, 0.001, 0.6),
-        (8, 128, NEAR_SIX, 0.001, 0.47),
-        (32, 128, NEAR_SIX, 0.001, 0.55),
-        (8, 14, NEAR_SIX, 0.001, 0.47),
-        (32, 14, NEAR_SIX, 0.001, 0.44),
-        (8, 128, AT_THREE, 0.004, 0.7),
-        (32, 128, AT_THREE, 0.004, 0.55),
+        (8, 128, AT_THREE, 0.008, 0.72),
+        (32, 128, AT_THREE, 0.008, 0.67),
+        (8, 128, NEAR_SIX, 0.008, 0.47),
+        (32, 128, NEAR_SIX, 0.008, 0.53),
+        (8, 14, NEAR_SIX, 0.008, 0.46),
+        (32, 14, NEAR_SIX, 0.008, 0.44),
+        (8, 128, AT_THREE, 0.016, 0.65),
+        (32, 128, AT_THREE, 0.016, 0.65),
     ],
 )
 def test_a_warm_path_captures_nothing_and_saves_what_the_deepest_row_leaves(

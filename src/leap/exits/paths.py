@@ -127,7 +127,7 @@ class GraphPath:
 
     def __init__(self, encoder: Encoder) -> None:
         self.graphs = graphs.GraphEncoder(encoder)
-        self._trusted = False
+        self._trusted = self._trusted_heads = False
         self._lock = RLock()
 
     def takes(self, batch: Batch) -> bool:
@@ -137,35 +137,38 @@ class GraphPath:
         return self.graphs.place(batch, plan.patience)
 
     def run(self, batch: Batch | graphs.Placed, plan: Plan, heads: ExitHeads | None) -> tuple[Tensor, Tensor]:
-        self._trust()
-        vectors, exits = self.graphs.run(batch, plan)
-        return vectors if heads is None else heads.at_exits(vectors, exits, plan.exits_at), exits
+        self._trust(heads)
+        return self.graphs.run(batch, plan, heads)
 
     def learn(self, plan: Plan, exits: Sequence[int]) -> None:
         self.graphs.learn(plan, exits)
 
     def warm(self, rows: int, length: int, plan: Plan, heads: ExitHeads | None) -> None:
-        self._trust()
+        self._trust(heads)
         if graphs.fits(rows, rows * length, length):
-            self.graphs.warm(rows, length, plan)
+            self.graphs.warm(rows, length, plan, heads)
 
-    def _trust(self) -> None:
+    def _trust(self, heads: ExitHeads | None) -> None:
         with self._lock:
-            if self._trusted:
-                return
-            encoder = self.graphs.encoder
-            batch = made_batch(encoder, LONGEST_TILE)
-            # Every look and every move of the host is compared, and every look of the device.
-            for way in ("always", "alone"):
-                setattr(self.graphs, way, True)
-                try:
-                    reason = disagreement(self.graphs.run, encoder, batch, times=3)
-                finally:
-                    setattr(self.graphs, way, False)
-                if reason:
-                    raise DisagreementError(reason)
-            self.graphs.measure_costs()
-            self._trusted = True
+            if not self._trusted:
+                # Every look and every move of the host is compared, every look of the device, and both.
+                for self.graphs.always, self.graphs.alone in ((True, False), (False, True), (True, True)):
+                    try:
+                        self._compare(None)
+                    finally:
+                        self.graphs.always = self.graphs.alone = False
+                self.graphs.measure_costs()
+                self._trusted = True
+            if heads is not None and not self._trusted_heads:
+                self._compare(heads)
+                self._trusted_heads = True
+
+    def _compare(self, heads: ExitHeads | None) -> None:
+        encoder = self.graphs.encoder
+        batch = made_batch(encoder, LONGEST_TILE)
+        reason = disagreement(partial(self.graphs.run, heads=heads), encoder, batch, times=3, heads=heads)
+        if reason:
+            raise DisagreementError(reason)
 
 
 class Paths:

@@ -41,7 +41,8 @@ def disagreement(
     Compared are full depth, exits that are forced in the middle, and exits by a threshold that about half of
     the rows reach there; of a model of one layer only full depth. A row whose cosine lies within twice half
     precision's tolerance of the threshold may leave elsewhere (each side moves it once). Each comparison is made
-    `times` times: a graph is captured the second time. `heads` are those that the path maps its vectors by.
+    `times` times: a graph is captured the second time. `heads` are those that the path maps its vectors by; here
+    the CPU does.
     """
     depth, dtype = encoder.config.layers, encoder.words.weight.dtype
     pooled = encoder(batch)
@@ -58,7 +59,8 @@ def disagreement(
         near = near_threshold(pooled, rule, 2 * TOLERANCE[dtype]).cpu()
         expected.append(Expected("exits by threshold", plan, *exit_forward(encoder, batch, rule), near))
     if heads is not None:
-        expected = [replace(case, vectors=heads.at_exits(case.vectors, case.exits)) for case in expected]
+        by_cpu = heads.to(torch.device("cpu"))
+        expected = [replace(case, vectors=by_cpu.at_exits(case.vectors.cpu(), case.exits)) for case in expected]
     for case in expected:
         for _ in range(times):
             reason = case.difference(*run(batch, case.plan), LEAST_COSINE[dtype])

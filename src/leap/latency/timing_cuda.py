@@ -31,8 +31,8 @@ BURST_CALLS = 20
 # After so many batches a path knows its traffic: less than a thousandth of what it guessed at first is left.
 TRAFFIC_BATCHES = 200
 # Passes over the batches before anything is timed: plain calls, captures, and times by which the schedule changes
-# its mind. Nothing new comes after 18 of them by an H200's times (tests/unit/test_schedule.py).
-SETTLING = 24
+# its mind. By an H200's times nothing new comes after them (tests/unit/test_schedule.py).
+SETTLING = 36
 
 Forward = Callable[[Batch], Any]
 

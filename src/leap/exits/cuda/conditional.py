@@ -114,8 +114,8 @@ class Conditions:
         """Append the decision and a conditional node to a capture; return the node's body."""
         driver = self._driver
         graph, _ = self._capture_state(stream)
-        default = driver.CU_GRAPH_COND_ASSIGN_DEFAULT
-        handle = check_answer(driver.cuGraphConditionalHandleCreate(graph, self._context, 0, default))
+        # Without a default, which would be assigned at every launch: the decision always comes first.
+        handle = check_answer(driver.cuGraphConditionalHandleCreate(graph, self._context, 0, 0))
         arguments = (int(handle), counter.data_ptr(), STAYING)
         launch = (self._decide, *(1, 1, 1), *(1, 1, 1), 0, stream.cuda_stream, (arguments, _LAUNCH), 0)
         check_answer(driver.cuLaunchKernel(*launch))

@@ -1,10 +1,10 @@
 """The CUDA path for what the fused kernel does not take: layers as CUDA graphs, with exits inside.
 
 A batch lies in buffers of fixed size (`leap.exits.cuda.buckets`). Stretches of layers are graphs that test exits
-on the device; after some of them the host reads in pinned memory how many rows stay (`leap.exits.cuda.schedule`
-says where that pays), stops when none does, and moves the rest into smaller buffers. Where only the end of
-a whole batch is of interest, the device sees to it alone (`leap.exits.cuda.conditional`). The reference
-implementation is `leap.exits.forward`; on a CPU the same schedule runs with plain calls instead of graphs.
+on the device, which may end a batch by itself (`leap.exits.cuda.conditional`); after some of them the host reads
+in pinned memory how many rows stay, stops when none does, and moves the rest into smaller buffers.
+`leap.exits.cuda.schedule` says where either pays. The reference implementation is `leap.exits.forward`; on a CPU
+the same schedule runs with plain calls instead of graphs.
 """
 
 import logging
@@ -23,13 +23,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from leap.exits.cuda.buckets import MOST_ROWS, MOST_TOKENS, Bucket, Shape, numbers_of, shape_of
+from leap.exits.cuda.buckets import MOST_ROWS, MOST_TOKENS, Bucket, Level, Shape, numbers_of, shape_of
 from leap.exits.cuda.bursts import time_calls
 from leap.exits.cuda.conditional import ParallelWork, conditions
 from leap.exits.cuda.exit_steps import LAST, exit_step, move_step
-from leap.exits.cuda.schedule import Clock, Costs, Schedule, Traffic, choices_alone
+from leap.exits.cuda.schedule import TIMES, Clock, Costs, Schedule, Traffic, choices_alone
 from leap.exits.plan import Plan
 from leap.models.batches import Batch, pack
+from leap.models.exit_heads import ExitHeads
 from leap.models.kernels import varlen
 from leap.models.packed_encoder import Encoder
 
@@ -46,6 +47,8 @@ COST_ROWS, COST_LENGTH = 32, 16
 LEAST_COST_MS = 0.001
 # A cosine lies at or below 1: no row leaves.
 UNREACHABLE = 2.0
+# How long a card is busy before a stretch that is timed: longer than the host takes to launch one.
+BUSY_CYCLES = 500_000
 # The host looks at the stream itself after so many looks at a flag.
 LOOKS = 4096
 
@@ -95,7 +98,7 @@ class GraphEncoder:
         self.depth = encoder.config.layers
         self.device = encoder.words.weight.device
         self.on_card = self.device.type == "cuda"
-        # Looks at every test and moves whenever rows fit, or leaves every test to the device: for tests.
+        # For tests: see `leap.exits.cuda.schedule.Schedule`.
         self.always = False
         self.alone = False
         self.costs = Costs()
@@ -112,7 +115,7 @@ class GraphEncoder:
         return Placed(numbers_of(batch, shape), shape, rows, tokens)
 
     @torch.inference_mode()
-    def run(self, batch: Batch | Placed, plan: Plan) -> tuple[Tensor, Tensor]:
+    def run(self, batch: Batch | Placed, plan: Plan, heads: ExitHeads | None = None) -> tuple[Tensor, Tensor]:
         """Compute the rows' vectors where the plan lets them leave, as `leap.exits.paths.FastPath.run`."""
         with self._in_turn():
             placed = batch if isinstance(batch, Placed) else self.place(batch, plan.patience)
@@ -120,6 +123,7 @@ class GraphEncoder:
             try:
                 self._fill(graphed.bucket, placed, plan)
                 self._pass(graphed, placed, plan)
+                self._map(graphed, plan, heads)
             except BaseException:
                 self._graphed.pop(placed.shape, None)  # its buffers and the host's count of runs may differ
                 raise
@@ -131,7 +135,7 @@ class GraphEncoder:
             self._traffic_of(plan).note(exits)
 
     @torch.inference_mode()
-    def warm(self, rows: int, length: int, plan: Plan) -> None:
+    def warm(self, rows: int, length: int, plan: Plan, heads: ExitHeads | None = None) -> None:
         """Capture what batches of so many rows of this length need, seconds each; on a CPU nothing."""
         if not self.on_card:
             return
@@ -140,26 +144,29 @@ class GraphEncoder:
             placed = self.place(made, plan.patience)
             graphed = self._bucket(placed.shape)
             self._fill(graphed.bucket, placed, plan)
+            for _ in range(2 + TIMES):
+                self._stretch(graphed, 0, 0, plan.stop, (), plan)
+            self._wait()
+            self._note_times(graphed)
             graphed.bucket.levels[0].left.fill_(-1)  # no row is there, so none is moved where it has no room
-            for level, first, last in warm_stretches(plan, len(graphed.bucket.levels)):
+            for stretch in warm_stretches(plan, len(graphed.bucket.levels), self._conditions is not None):
                 for _ in range(2):
-                    self._stretch(graphed, level, first, last, plan)
+                    self._stretch(graphed, *stretch, plan)
             for target in range(1, len(graphed.bucket.levels)):
                 for source in range(target):
                     for _ in range(2):
                         self._move(graphed, source, target)
-            for looks in choices_alone(plan.tests) if self._conditions else ():
-                for _ in range(2):
-                    self._alone(graphed, looks, plan)
+            for _ in range(2):
+                self._map(graphed, plan, heads)
             graphed.times.clear()  # of layers without rows
 
     @torch.inference_mode()
     def measure_costs(self) -> None:
         """Measure what looks and moves cost on this machine, in about a second; on a CPU nothing.
 
-        A batch of which no row leaves is computed without a look, with one of the host, and with the device's
-        after each test of the second half: the differences are the looks'. Looks that a batch does not reach are
-        measured on rows that have left, and so is a move: none needs room.
+        A batch of which no row leaves is computed at once, in two stretches, with a look of the host in between,
+        and with the device's after each test of the second half: the differences are the costs. A move is
+        measured on rows that have left: it needs no room.
         """
         middle = (self.depth + 1) // 2
         if not self.on_card or middle < 2 or middle == self.depth:
@@ -171,24 +178,25 @@ class GraphEncoder:
         with self._in_turn():
             placed = self.place(made, plan.patience)
             graphed = self._bucket(placed.shape)
-            self._fill(graphed.bucket, placed, plan)
+            graphed.clock.timed = False
+            looks = plan.tests if self._conditions else ()
 
-            def looked_at() -> None:
-                self._stretch(graphed, 0, 0, middle, plan)
-                self._wait_for_flag(graphed.bucket, middle)
-                self._stretch(graphed, 0, middle, self.depth, plan)
+            def compute(bounds: Sequence[int], looks: tuple[int, ...] = (), wait: bool = False) -> None:
+                self._fill(graphed.bucket, placed, plan)  # the last layer's test has taken all rows away
+                for first, last in pairwise(bounds):
+                    self._stretch(graphed, 0, first, last, looks, plan)
+                    if wait and last < self.depth:
+                        self._wait_for_flag(graphed.bucket, last)
 
-            unbroken = partial(self._stretch, graphed, 0, 0, self.depth, plan)
-            looks, first_look = plan.tests, plan.tests[:1]
-            alone = [partial(self._alone, graphed, looks, plan), partial(self._alone, graphed, first_look, plan)]
-            whole, look, reached = time_calls(unbroken, looked_at, alone[0])
+            once, twice = (0, self.depth), (0, middle, self.depth)
+            ways = (once,), (twice,), (twice, (), True), (once, looks)
+            whole, in_two, looked_at, by_device = time_calls(*(partial(compute, *way) for way in ways))
             graphed.bucket.levels[0].left.fill_(-1)
-            many, one, move = time_calls(*alone, partial(self._move, graphed, 0, 1))
-            self._graphed.pop(placed.shape)  # its clock has seen bursts, not batches
-        device_look = self.costs.device_look
-        if self._conditions:
-            device_look = max((reached - whole) / len(looks), (many - one) / max(1, len(looks) - 1))
-        self.costs = Costs(*(max(cost, LEAST_COST_MS) for cost in (look - whole, move, device_look)))
+            (move,) = time_calls(partial(self._move, graphed, 0, 1))
+            self._graphed.pop(placed.shape)
+        device_look = (by_device - whole) / len(looks) if looks else self.costs.device_look
+        costs = (looked_at - whole, in_two - whole, move, device_look)
+        self.costs = Costs(*(max(cost, LEAST_COST_MS) for cost in costs))
         log.info("exit path graphs: %s ms on this machine", self.costs)
 
     def held_tokens(self) -> int:
@@ -212,7 +220,7 @@ class GraphEncoder:
     def _bucket(self, shape: Shape) -> GraphedBucket:
         if shape not in self._graphed:
             bucket = Bucket(shape, self.encoder)
-            clock = Clock([level.shape.tokens for level in bucket.levels])
+            clock = Clock([level.shape.tokens for level in bucket.levels], timed=self.on_card)
             pool = torch.cuda.graph_pool_handle() if self.on_card else None
             self._graphed[shape] = GraphedBucket(bucket, clock, pool)
             while len(self._graphed) > 1 and (len(self._graphed) > BUCKETS or self.held_tokens() > HELD_TOKENS):
@@ -243,36 +251,22 @@ class GraphEncoder:
     def _pass(self, graphed: GraphedBucket, placed: Placed, plan: Plan) -> None:
         schedule = self._schedule(graphed, plan)
         schedule.begin()
-        looks = self._looks_alone(graphed, schedule, placed, plan)
-        if looks is not None:
-            self._alone(graphed, looks, plan)
-            return
-        rows, tokens, level, known = placed.rows, placed.tokens, 0, 0
-        at = self._stretch(graphed, level, 0, schedule.next_look(0, rows, tokens, level), plan)
-        while at < plan.stop:
-            seen = at
-            ahead = schedule.looks_behind(seen, known, rows, level)
-            if ahead:
-                at = self._stretch(graphed, level, at, schedule.next_look(at, rows, tokens, level), plan)
-            rows, tokens = self._wait_for_flag(graphed.bucket, seen)
-            known = seen
+        at, rows, tokens, level = 0, placed.rows, placed.tokens, 0
+        while True:
+            step = schedule.next_step(at, rows, tokens, level)
+            self._stretch(graphed, level, at, step.last, step.looks, plan)
+            if step.last == plan.stop:
+                return
+            if step.acts > step.last:
+                self._stretch(graphed, level, step.last, step.acts, (), plan)
+            at = step.acts
+            rows, tokens = self._wait_for_flag(graphed.bucket, step.last)
             if rows == 0:
                 return
             better = schedule.better_level(at, rows, tokens, level)
             if better != level:
                 self._move(graphed, level, better)
                 level = better
-            if not ahead:
-                at = self._stretch(graphed, level, at, schedule.next_look(at, rows, tokens, level), plan)
-
-    def _looks_alone(
-        self, graphed: GraphedBucket, schedule: Schedule, placed: Placed, plan: Plan
-    ) -> tuple[int, ...] | None:
-        """Return where the device looks if it goes on alone; None where the host takes part."""
-        if self.alone:
-            return plan.tests or None
-        measured = self._conditions is not None and not graphed.clock.wants(0)
-        return schedule.looks_alone(placed.rows) if measured and not self.always else None
 
     def _schedule(self, graphed: GraphedBucket, plan: Plan) -> Schedule:
         traffic = self._traffic_of(plan)
@@ -281,9 +275,10 @@ class GraphEncoder:
             levels = [(level.shape.rows, level.shape.tokens) for level in graphed.bucket.levels]
             if len(graphed.schedules) >= PLANS:
                 graphed.schedules.clear()
-            schedule = Schedule(plan.tests, plan.stop, levels, traffic, graphed.clock, self.costs)
+            by_device = self._conditions is not None
+            schedule = Schedule(plan.tests, plan.stop, levels, traffic, graphed.clock, self.costs, by_device)
             graphed.schedules[plan] = schedule
-        schedule.always = self.always
+        schedule.always, schedule.alone = self.always, self.alone
         return schedule
 
     def _wait_for_flag(self, bucket: Bucket, layer: int) -> tuple[int, int]:
@@ -295,75 +290,95 @@ class GraphEncoder:
                 raise RuntimeError(f"the exit test of layer {layer} did not tell how many rows stay")
         return staying
 
-    def _stretch(self, graphed: GraphedBucket, level: int, first: int, last: int, plan: Plan) -> int:
-        """Compute the layers after `first` up to `last`, with the plan's tests; return `last`."""
-        key = (level, first, last, plan.tests, plan.patience, plan.stop)
+    def _stretch(
+        self, graphed: GraphedBucket, level: int, first: int, last: int, looks: tuple[int, ...], plan: Plan
+    ) -> None:
+        """Compute the layers after `first` up to `last`, with the plan's tests; the device looks after `looks`."""
+        key = (level, first, last, looks, plan.tests, plan.patience, plan.stop)
         if first == 0:
             graphed.bucket.runs += 1
-        replay = self._call(graphed, key, lambda: self._layers(graphed.bucket, level, first, last, plan))
+        replay = self._call(graphed, key, lambda: self._parts(graphed.bucket, level, (first, *looks, last), plan))
         if replay is None:
-            return last
-        if not graphed.clock.wants(level):
+            return
+        if looks or not graphed.clock.wants(level):
             replay()
-            return last
+            return
         start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+        # Or an idle card would reach `start` at once, and the time would be the launch's.
+        torch.cuda._sleep(BUSY_CYCLES)  # type: ignore[no-untyped-call]
         start.record()
         replay()
         end.record()
         graphed.times.append((start, end, level, last - first))
-        return last
 
-    def _layers(
-        self, bucket: Bucket, number: int, first: int, last: int, plan: Plan, within: bool = False
-    ) -> None:
-        """Compute layers with their exit tests; `within` the body of a conditional node, which is its own capture.
-
-        Nothing but later tests waits for a test before `last`: it runs while the next layer does. So do the
-        counters, which only tests read.
-        """
+    def _parts(self, bucket: Bucket, number: int, bounds: Sequence[int], plan: Plan) -> None:
+        """Compute layers; between the parts that the bounds make the device looks, where it can."""
         level = bucket.levels[number]
-        parallel = ParallelWork(self._conditions.tests[within] if self._conditions else None)
         batch = self.encoder.with_bias(level.batch())
-        if first == 0:
-            with parallel.launches():
+        parallel = self._parallel(within=False)
+        if bounds[0] == 0:
+            with parallel.launches():  # as the tests, which alone read them
                 bucket.counters.zero_()
                 bucket.epoch += 1
             states = self.encoder.embed(batch)
         else:
             states = level.states[: len(batch.ids)]
-        flags = plan.flags()
-        for layer in range(first + 1, last + 1):
-            if len(states):  # on a CPU, where a level without rows has none
-                states = self.encoder.layers[layer - 1](states, batch)
-            kind = LAST if layer == plan.stop else flags[layer]
-            if kind and layer < last:
-                with parallel.launches(states):
-                    exit_step(bucket, level, states, layer, plan.patience, kind)
-            elif kind:
-                parallel.join()
-                exit_step(bucket, level, states, layer, plan.patience, kind)
-        if last < plan.stop:
+        conditional = self._conditions if len(bounds) > 2 else None
+        if conditional and not torch.cuda.is_current_stream_capturing():
+            conditional = None  # plain calls compute everything
+        with conditional.parts() if conditional else nullcontext() as if_rows_stay:
+            for first, last in pairwise(bounds):
+                if first > bounds[0] and if_rows_stay:
+                    if_rows_stay(bucket.counters[first : first + 1])
+                    parallel = self._parallel(within=True)
+                for layer in range(first + 1, last + 1):
+                    states = self._layer(bucket, level, batch, states, layer, plan, parallel, layer == last)
+        if bounds[-1] < plan.stop:
             level.states[: len(batch.ids)] = states
 
-    def _alone(self, graphed: GraphedBucket, looks: tuple[int, ...], plan: Plan) -> None:
-        """Compute a batch without the host, which does not look: the device does, after these tests."""
-        graphed.bucket.runs += 1
-        key = ("alone", looks, plan.tests, plan.patience, plan.stop)
-        replay = self._call(graphed, key, lambda: self._parts(graphed.bucket, looks, plan))
-        if replay is not None:
-            replay()
+    def _layer(
+        self,
+        bucket: Bucket,
+        level: Level,
+        batch: Batch,
+        states: Tensor,
+        layer: int,
+        plan: Plan,
+        parallel: ParallelWork,
+        ends: bool,
+    ) -> Tensor:
+        """Compute a layer, and its exit test in parallel with the next one; the last of a part waits for all."""
+        if len(states):  # on a CPU, where a level without rows has none
+            states = self.encoder.layers[layer - 1](states, batch)
+        kind = LAST if layer == plan.stop else plan.flags()[layer]
+        if not kind:
+            return states
+        if ends:
+            parallel.join()
+        with nullcontext() if ends else parallel.launches(states):
+            exit_step(bucket, level, states, layer, plan.patience, kind)
+        return states
 
-    def _parts(self, bucket: Bucket, looks: Sequence[int], plan: Plan) -> None:
-        capturing = self._conditions if self.on_card and torch.cuda.is_current_stream_capturing() else None
-        with capturing.parts() if capturing else nullcontext() as if_rows_stay:
-            for first, last in pairwise([0, *looks, plan.stop]):
-                if first and if_rows_stay:
-                    if_rows_stay(bucket.counters[first : first + 1])
-                self._layers(bucket, 0, first, last, plan, within=first > 0)
+    def _parallel(self, within: bool) -> ParallelWork:
+        """Return where tests are launched; `within` the body of a conditional node, which is its own capture."""
+        return ParallelWork(self._conditions.tests[within] if self._conditions else None)
 
     def _move(self, graphed: GraphedBucket, source: int, target: int) -> None:
         levels = graphed.bucket.levels
         replay = self._call(graphed, (source, target), lambda: move_step(levels[source], levels[target]))
+        if replay is not None:
+            replay()
+
+    def _map(self, graphed: GraphedBucket, plan: Plan, heads: ExitHeads | None) -> None:
+        """Map what the rows left behind by their layers' heads; captured, for launches take the host long."""
+        if heads is None or plan.exits_at[0] == self.depth:
+            return
+        vectors, exits = graphed.bucket.vectors, graphed.bucket.exits
+
+        def work() -> None:
+            vectors.copy_(heads.at_exits(vectors, exits, plan.exits_at))
+
+        replay = self._call(graphed, ("heads", heads.maps.data_ptr(), plan.exits_at), work)
         if replay is not None:
             replay()
 
@@ -402,13 +417,16 @@ class GraphEncoder:
             torch.cuda.synchronize(self.device)
 
 
-def warm_stretches(plan: Plan, levels: int) -> Iterator[tuple[int, int, int]]:
-    """Yield the stretches that a plan's batches need, as level, layer that is reached, and last layer."""
-    looks = [0, *plan.tests, plan.stop]
+def warm_stretches(plan: Plan, levels: int, by_device: bool) -> Iterator[tuple[int, int, int, tuple[int, ...]]]:
+    """Yield the stretches that a plan's batches need: level, layer that is reached, last layer, device's looks."""
     for level in range(levels):
-        for first, last in combinations(looks, 2):
+        for first, last in combinations([0, *plan.tests, plan.stop], 2):
             if first or not level:
-                yield level, first, last
+                yield level, first, last, ()
+        for first in [0, *plan.tests] if by_device else ():
+            if first or not level:
+                for looks in choices_alone(plan.tests, first):
+                    yield level, first, plan.stop, looks
 
 
 def unsupported(encoder: Encoder) -> str | None:

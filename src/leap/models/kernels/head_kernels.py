@@ -10,13 +10,14 @@ def map_rows(
 ):  # fmt: skip
     """Maps each row by its exit layer's map; a program a row and OUTPUTS of its numbers.
 
+    A row that has not left, at layer 0, stays as it is.
     Rows of one layer read the same map, which the L2 cache then holds: none is copied for a batched product.
     """
     row = tl.program_id(0)
     output = tl.program_id(1) * OUTPUTS + tl.arange(0, OUTPUTS)
     is_output = output < D
     layer = tl.load(exits + row)
-    if layer > heads:
+    if (layer > heads) | (layer < 1):
         value = tl.load(vectors + row * D + output, mask=is_output)
     else:
         own = maps + (layer - 1) * D * D
