@@ -74,6 +74,7 @@ def test_until_a_level_is_timed_a_batch_is_one_stretch() -> None:
     for _ in range(TIMES):
         assert waiting.next_step(0, 32, 4096, 0) == UNBROKEN
         clock.note(0, 0.05)
+    assert clock.measurements() == TIMES
     assert waiting.next_step(0, 32, 4096, 0) == Step(6, 6)
     assert waiting.next_step(6, 4, 512, 2) == UNBROKEN
 
@@ -134,7 +135,7 @@ def test_the_next_test_is_launched_before_the_answer_where_that_costs_less_than_
     assert first_step([0.2, 0.05, 0.05], [6, 12]) == Step(6, 6)
 
 
-def test_what_was_found_out_is_found_out_anew_after_some_batches() -> None:
+def test_answers_are_computed_again_after_some_batches() -> None:
     traffic = traffic_of([7])
     result = schedule(traffic, [0.05])
     for _ in range(200):

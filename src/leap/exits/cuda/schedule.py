@@ -63,23 +63,22 @@ class Traffic:
 
 
 class Clock:
-    """Milliseconds of a layer at each of a bucket's levels: measured, else guessed by the tokens.
-
-    noted: how many times it was told.
-    """
+    """Milliseconds of a layer at each of a bucket's levels: measured, else guessed by the tokens."""
 
     def __init__(self, tokens: Sequence[int], timed: bool = True) -> None:
         """Take the levels' tokens; nothing is measured unless `timed`."""
         self.timed = timed
-        self.noted = 0
         self._tokens = tokens
         self._sorted: list[list[float]] = [[] for _ in tokens]
 
     def wants(self, level: int) -> bool:
         return self.timed and len(self._sorted[level]) < TIMES
 
+    def measurements(self) -> int:
+        """Return the number of times measured so far, of all levels."""
+        return sum(map(len, self._sorted))
+
     def note(self, level: int, milliseconds: float) -> None:
-        self.noted += 1
         insort(self._sorted[level], milliseconds)
 
     def layer(self, level: int) -> float:
@@ -98,7 +97,7 @@ class Clock:
 
 
 class Step(NamedTuple):
-    """What is launched next.
+    """The part of a batch to launch next.
 
     last: the layer after which the host looks; the plan's `stop` if it does not.
     acts: the layer after which it moves rows or ends the batch: `last`, or the next test, up to which the layers
@@ -146,17 +145,18 @@ class Schedule:
     always: bool = False
     alone: bool = False
     _batches: int = 0
-    _noted: int = 0
+    _measurements: int = 0
     _steps: dict[tuple[int, ...], Step] = field(default_factory=dict)
     _moves: dict[tuple[int, ...], int] = field(default_factory=dict)
 
     def begin(self) -> None:
-        """Begin a batch: now and then traffic and clock are asked again."""
-        if self._batches % REMEMBERED == 0 or self._noted != self.clock.noted:
+        """Begin a batch: forget the answers now and then, and when the clock has measured."""
+        measurements = self.clock.measurements()
+        if self._batches % REMEMBERED == 0 or self._measurements != measurements:
             self._steps.clear()
             self._moves.clear()
         self._batches += 1
-        self._noted = self.clock.noted
+        self._measurements = measurements
 
     def next_step(self, at: int, rows: int, tokens: int, level: int) -> Step:
         """Return what is likely to take the least time.
@@ -178,10 +178,10 @@ class Schedule:
 
     def better_level(self, at: int, rows: int, tokens: int, level: int) -> int:
         """Return the level that rows should move to for what is left, or the one where they are."""
+        if self.always:
+            return max([level, *self._fitting(at, rows, tokens, level)])
         rows, tokens = self._about(rows, tokens)
         question = (at, rows, tokens, level)
-        if self.always:
-            return max([level, *self._fitting(*question)])
         if question not in self._moves:
             self._moves[question] = self._better_level(*question)
         return self._moves[question]
@@ -209,8 +209,10 @@ class Schedule:
         left = tuple(layer for layer in self.tests if layer > at)
         if self.alone and (at or not self.always):
             return Step(self.stop, self.stop, left)
-        look = left[0] if left else self.stop
-        return Step(look, look)
+        if not left:
+            return Step(self.stop, self.stop)
+        # Both ways: after every other layer what follows is launched before the answer.
+        return Step(left[0], left[1] if at % 2 and len(left) > 1 else left[0])
 
     def _best_step(self, at: int, rows: int, tokens: int, level: int) -> Step:
         there = self._any_stay(at, rows)
